@@ -8,7 +8,7 @@ Invariants:
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from leyden.schemas import Event
 
@@ -71,7 +71,7 @@ def superseded(calls: Sequence[dict[str, Any] | None]) -> set[int]:
     return gone
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Whether a recorded JSON value is a finite number; booleans are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -111,7 +111,8 @@ def _log_probs(logprobs: Any) -> list[float] | None:
         values = flat
     else:
         return None
-    return [float(value) for value in values] if all(map(is_number, values)) else None
+    numbers = [float(value) for value in values if is_number(value)]
+    return numbers if len(numbers) == len(values) else None
 
 
 def _prompt_key(ids: Any) -> tuple[int, ...] | None:
