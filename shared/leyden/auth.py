@@ -1,0 +1,101 @@
+"""Who may do what: the admin key, and signed tokens for one attempt each.
+
+Invariants:
+- an agent's token names its rollout, the rollout's creation nonce and its attempt, so it is worth nothing elsewhere or
+  for a rollout created again under the same id;
+- a token can't be turned into the admin key: it is signed by a key derived from it;
+- credentials are compared in constant time and never appear in an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import StrEnum
+
+import jwt
+
+_ALGORITHM = "HS256"
+_ISSUER = "leyden"
+
+
+class Right(StrEnum):
+    """What an agent's token allows on its own attempt."""
+
+    CALL = "call"
+    EVENT = "event"
+    REWARD = "reward"
+
+
+AGENT_RIGHTS = frozenset(Right)
+
+
+class CredentialRefused(PermissionError):
+    """The credential is missing, malformed, or not signed by this deployment's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The holder of the deployment's key: may do everything and is never fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentClaims:
+    """What an agent's token says: it may use `rights` on one attempt of one rollout."""
+
+    rollout_id: str
+    nonce: str
+    attempt: str
+    rights: frozenset[Right] = AGENT_RIGHTS
+
+
+class Authority:
+    """Mints and checks credentials. An empty admin key switches the checks off: everyone is admin."""
+
+    def __init__(self, admin_key: str) -> None:
+        self._admin_key = admin_key.encode()
+        self._signing_key = hmac.digest(self._admin_key, b"leyden agent tokens", hashlib.sha256)
+
+    @property
+    def open(self) -> bool:
+        """Whether checks are off."""
+        return not self._admin_key
+
+    def mint(self, claims: AgentClaims) -> str:
+        """A token for an agent; with checks off it is signed by the empty key and still identifies its attempt."""
+        payload = {
+            "iss": _ISSUER,
+            "sub": claims.rollout_id,
+            "nonce": claims.nonce,
+            "attempt": claims.attempt,
+            "rights": sorted(claims.rights),
+        }
+        return jwt.encode(payload, self._signing_key, algorithm=_ALGORITHM)
+
+    def check(self, credential: str) -> Admin | AgentClaims:
+        """Whose credential this is.
+
+        Raises:
+            CredentialRefused: it is neither the admin key nor a token signed by this authority.
+        """
+        if self._admin_key and hmac.compare_digest(credential.encode(), self._admin_key):
+            return Admin()
+        try:
+            payload = jwt.decode(
+                credential,
+                self._signing_key,
+                algorithms=[_ALGORITHM],
+                issuer=_ISSUER,
+                options={"require": ["iss", "sub", "nonce", "attempt", "rights"]},
+            )
+            return AgentClaims(
+                rollout_id=payload["sub"],
+                nonce=payload["nonce"],
+                attempt=payload["attempt"],
+                rights=frozenset(Right(right) for right in payload["rights"]),
+            )
+        except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+            if self.open:
+                return Admin()
+            raise CredentialRefused("Invalid or missing API key") from error

@@ -1,0 +1,145 @@
+"""The log: everything that happened to every rollout, in Redis Streams.
+
+`Log` is a deployment's log, `RunLog` one run of it; each noun of a run (rollouts, calls, events, queue, completions,
+steps, models, pause) is an attribute and a module of that name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisError
+
+from leyden.log.calls import Calls, Closed, Opened
+from leyden.log.completions import Completion, Completions
+from leyden.log.control import Control, ControlEntry, Signal
+from leyden.log.encoding import PayloadRefused, decode, encode
+from leyden.log.events import Entry, Events
+from leyden.log.index import Index, Location
+from leyden.log.keys import RunKeys
+from leyden.log.lease import Lease
+from leyden.log.models import Models
+from leyden.log.pause import Pause
+from leyden.log.queue import Queue, Taken
+from leyden.log.replicas import Replicas
+from leyden.log.rollouts import Rollouts
+from leyden.log.rules import Rules
+from leyden.log.runs import RunBegan, RunEnded, Runs, RunSettings
+from leyden.log.scripts import Scripts, raise_as_log_error
+from leyden.log.steps import StepEntry, Steps
+
+_ANSWER_TIMEOUT_SECONDS = 10.0
+_CONNECT_TIMEOUT_SECONDS = 3.0
+
+
+class RunLog:
+    """One run's part of the log."""
+
+    def __init__(self, redis: Redis, blocking: Redis, scripts: Scripts, index: Index, run: str) -> None:
+        k = RunKeys(run)
+        self.run = run
+        self.control = Control(redis, blocking, k)
+        self.rollouts = Rollouts(redis, scripts, index, k)
+        self.calls = Calls(scripts, k)
+        self.events = Events(redis, scripts, k)
+        self.queue = Queue(redis, blocking, scripts, k)
+        self.completions = Completions(redis, blocking, scripts, index, k)
+        self.steps = Steps(redis, blocking, scripts, k)
+        self.lease = Lease(scripts, k)
+        self.models = Models(redis, scripts, k)
+        self.pause = Pause(scripts, self.control, k)
+        self.replicas = Replicas(scripts, k)
+        self._rules = Rules(redis, scripts, k)
+
+    async def settings(self) -> RunSettings:
+        """The rules that hold now. Raises RunMissing."""
+        return await self._rules.settings()
+
+    async def set_settings(self, settings: RunSettings) -> None:
+        """Change the rules for every call from now on; readers are added by `begin`. Raises RunMissing."""
+        await self._rules.set_settings(settings)
+
+    async def remove_reader(self, reader: str) -> bool:
+        """Wait no longer for a reader before rollouts are freed; True if the run had it."""
+        return await self._rules.remove_reader(reader)
+
+
+class Log:
+    """A deployment's log. Share one in a process: concurrent writes go out together."""
+
+    def __init__(self, redis: Redis, blocking: Redis | None = None) -> None:
+        """`blocking` is a client without a read timeout, for waiting on streams; by default `redis` itself."""
+        self._redis = redis
+        self._blocking = blocking or redis
+        self._scripts = Scripts(redis)
+        self._index = Index(redis, self._scripts)
+        self._runs: dict[str, RunLog] = {}
+        self.runs = Runs(redis, self._blocking, self._scripts)
+
+    @classmethod
+    def connect(cls, url: str) -> Log:
+        """A log on the Redis of that URL; connections are made when first used."""
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2)
+        return cls(
+            Redis.from_url(
+                url,
+                socket_timeout=_ANSWER_TIMEOUT_SECONDS,
+                socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+                retry=retry,
+            ),
+            Redis.from_url(
+                url,
+                socket_timeout=None,
+                socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+                retry=retry,
+            ),
+        )
+
+    def run(self, name: str) -> RunLog:
+        """The part of one run; costs nothing and may be kept."""
+        if name not in self._runs:
+            self._runs[name] = RunLog(self._redis, self._blocking, self._scripts, self._index, name)
+        return self._runs[name]
+
+    async def locate(self, rollout_id: str) -> Location:
+        """The run and creation nonce of a rollout id. Raises RolloutMissing."""
+        return await self._index.locate(rollout_id)
+
+    async def ping(self) -> None:
+        """Return if the server answers and takes writes.
+
+        Raises:
+            LogUnavailable, LogFull
+        """
+        try:
+            await self._redis.ping()
+        except RedisError as error:
+            raise_as_log_error(error)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(client.aclose() for client in {self._redis, self._blocking}))
+
+
+__all__ = [
+    "Closed",
+    "Completion",
+    "ControlEntry",
+    "Entry",
+    "Location",
+    "Log",
+    "Opened",
+    "PayloadRefused",
+    "RunBegan",
+    "RunEnded",
+    "RunLog",
+    "RunSettings",
+    "Signal",
+    "StepEntry",
+    "Taken",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,132 @@
+"""Calls to models, from before they are forwarded until what they gave is on record.
+
+Invariants, each held by one script:
+- a call is opened only while its rollout has not ended, its attempt is not fenced and the run is not paused;
+- it is in flight while it is open and its replica's heart beats;
+- it is recorded once; what was lost meanwhile (its rollout ended, another attempt took over) is recorded as late and
+  never becomes a sample;
+- closing works when memory is full, opening does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leyden.log.errors import AttemptFenced, CallLost, RolloutFinished, RolloutMissing, RunPaused
+from leyden.log.keys import RunKeys
+from leyden.log.replicas import REPLICA_TTL_SECONDS
+from leyden.log.scripts import Scripts, text
+from leyden.schemas import PauseState
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The call may be forwarded; `revision` names the run's rules and models that hold for it."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The call is on record as `entry` of the rollout's stream; `late` if nothing may be learned from it."""
+
+    entry: str
+    late: bool
+
+
+class Calls:
+    """Opens and closes the calls of one run's rollouts."""
+
+    def __init__(self, scripts: Scripts, k: RunKeys) -> None:
+        self._scripts = scripts
+        self._keys = k
+
+    async def open(
+        self,
+        rollout_id: str,
+        attempt: str,
+        call_id: str,
+        replica: str,
+        *,
+        nonce: str | None = None,
+        admin: bool = False,
+    ) -> Opened:
+        """Note that `replica` is about to forward a call; opening an open call again changes nothing.
+
+        An agent gives the `nonce` of its token; with `admin`, attempts are not fenced.
+
+        Raises:
+            RolloutMissing, RolloutFinished, AttemptFenced, RunPaused
+        """
+        if not admin and not nonce:
+            raise ValueError(f"call {call_id} of rollout {rollout_id} has neither a nonce nor the admin's rights")
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "open_call",
+            (k.rollout(rollout_id), k.settings, k.replicas),
+            (rollout_id, attempt, call_id, replica, "" if admin else nonce or ""),
+        )
+        match outcome:
+            case b"opened":
+                return Opened(rest[0])
+            case b"paused":
+                raise RunPaused(k.run, _pause(rest))
+            case b"fenced":
+                raise AttemptFenced(rollout_id, attempt, text(rest[0]))
+            case b"finished":
+                raise RolloutFinished(rollout_id, text(rest[0]))
+            case _:
+                raise RolloutMissing(rollout_id)
+
+    async def recheck(self, rollout_id: str, call_id: str) -> None:
+        """Ask whether an open call may be forwarded once more.
+
+        Raises:
+            RunPaused: not now; the call is no longer open and must be opened again after the pause.
+            CallLost: its rollout ended or was freed, or another attempt took over.
+        """
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "recheck_call",
+            (k.rollout(rollout_id), k.settings, k.replicas, k.control),
+            (call_id, REPLICA_TTL_SECONDS),
+        )
+        match outcome:
+            case b"paused":
+                raise RunPaused(k.run, _pause(rest))
+            case b"lost":
+                raise CallLost(rollout_id, call_id)
+
+    async def close(
+        self, rollout_id: str, attempt: str, call_id: str, payload: bytes, *, event_type: str = "model_request"
+    ) -> Closed:
+        """Put on record what a call gave; closing it again changes nothing and returns the same.
+
+        `payload` is the event's data, encoded.
+
+        Raises:
+            RolloutMissing: the rollout was freed meanwhile; nothing is recorded.
+        """
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "close_call",
+            (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
+            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS),
+        )
+        if outcome == b"missing":
+            raise RolloutMissing(rollout_id)
+        return Closed(text(rest[0]), late=outcome == b"late")
+
+    async def abandon(self, rollout_id: str, attempt: str, call_id: str) -> None:
+        """Take a call off that sampled nothing and leaves no event; also if it is not open or the rollout is gone."""
+        k = self._keys
+        await self._scripts.run(
+            "close_call",
+            (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
+            (attempt, call_id, "", b"", REPLICA_TTL_SECONDS),
+        )
+
+
+def _pause(rest: list) -> PauseState:
+    retry_after, reason = rest
+    return PauseState(paused=True, retry_after_seconds=int(text(retry_after) or 5), reason=text(reason) or None)

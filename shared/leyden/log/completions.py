@@ -1,0 +1,129 @@
+"""Finished rollouts in the order in which they ended, for readers that each have their own place.
+
+Invariants:
+- a reader gets every completion at least once, from the first on, and keeps it pending until it acknowledges;
+- a rollout is freed when every reader of its run has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from leyden.log.blocking import Entries, entries_of, within
+from leyden.log.errors import RunMissing
+from leyden.log.index import Index
+from leyden.log.keys import RunKeys
+from leyden.log.scripts import Scripts, raise_as_log_error, text
+from leyden.schemas import State
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A rollout that ended as the `ordinal`-th of its run, counting from 1."""
+
+    ordinal: int
+    rollout_id: str
+    state: State
+    is_train: bool
+    data_id: str
+
+
+class Completions:
+    """The completions of one run."""
+
+    def __init__(self, redis: Redis, blocking: Redis, scripts: Scripts, index: Index, k: RunKeys) -> None:
+        self._redis = redis
+        self._blocking = blocking
+        self._scripts = scripts
+        self._index = index
+        self._keys = k
+
+    async def page(self, after: int, limit: int) -> tuple[list[Completion], int]:
+        """Up to `limit` completions past the `after`-th, and how many there ever were; freed ones are left out."""
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.xrange(self._keys.completions, f"({max(0, after)}-0", "+", count=max(1, limit))
+        pipeline.hget(self._keys.settings, "completed")
+        try:
+            rows, total = await pipeline.execute()
+        except RedisError as error:
+            raise_as_log_error(error)
+        return _completions([(text(entry), fields) for entry, fields in rows]), int(text(total) or 0)
+
+    async def read(self, reader: str, consumer: str, count: int, timeout_seconds: float) -> list[Completion]:
+        """Up to `count` completions that the reader has not been given; waits for the first, none if none came.
+
+        Raises:
+            RunMissing: the run has no such reader.
+            LogUnavailable
+        """
+        reply = await within(timeout_seconds, self._read_group(reader, consumer, ">", count, timeout_seconds))
+        return _completions(entries_of(reply))
+
+    async def pending(self, reader: str, consumer: str) -> list[Completion]:
+        """What this consumer was given and has not acknowledged, oldest first.
+
+        Raises:
+            RunMissing: the run has no such reader.
+            LogUnavailable
+        """
+        found: list[Completion] = []
+        after = "0-0"
+        while True:
+            rows = entries_of(await within(5, self._read_group(reader, consumer, after, 1000, None)))
+            if not rows:
+                return found
+            found += _completions(rows)
+            after = rows[-1][0]
+
+    async def acknowledge(self, reader: str, completions: Iterable[Completion]) -> int:
+        """Be done with completions; returns how many rollouts were freed. Asking again changes nothing."""
+        return sum(await asyncio.gather(*(self._acknowledge(reader, each) for each in completions)))
+
+    async def _acknowledge(self, reader: str, completion: Completion) -> bool:
+        k, rollout_id = self._keys, completion.rollout_id
+        outcome, *rest = await self._scripts.run(
+            "acknowledge",
+            [
+                k.rollout(rollout_id),
+                k.events(rollout_id),
+                k.completions,
+                k.settings,
+                k.in_state(State.SUCCEEDED),
+                k.in_state(State.FAILED),
+            ],
+            [rollout_id, completion.ordinal, reader],
+        )
+        if outcome != b"freed":
+            return False
+        await self._index.release(rollout_id, text(rest[0]))
+        return True
+
+    async def _read_group(self, reader: str, consumer: str, after: str, count: int, block_seconds: float | None):
+        block = None if block_seconds is None else max(1, int(block_seconds * 1000))
+        try:
+            return await self._blocking.xreadgroup(
+                reader, consumer, {self._keys.completions: after}, count=count, block=block
+            )
+        except ResponseError as error:
+            if str(error).startswith("NOGROUP"):
+                raise RunMissing(f"{self._keys.run} with a reader {reader}") from error
+            raise
+
+
+def _completions(rows: Entries) -> list[Completion]:
+    return [
+        Completion(
+            ordinal=int(entry.split("-")[0]),
+            rollout_id=text(fields[b"id"]),
+            state=State(text(fields[b"state"])),
+            is_train=fields[b"is_train"] == b"1",
+            data_id=text(fields[b"data_id"]),
+        )
+        for entry, fields in rows
+        if fields
+    ]

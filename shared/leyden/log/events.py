@@ -1,0 +1,148 @@
+"""What happened to a rollout, in order: its stream, written and read.
+
+Invariants:
+- an event with an id is appended once;
+- what an agent sends for an attempt that is over, or for a rollout that has ended, is refused;
+- reading gives back exactly what was recorded.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from leyden.log.encoding import decode, encode
+from leyden.log.errors import AttemptFenced, RolloutFinished, RolloutMissing
+from leyden.log.keys import RunKeys
+from leyden.log.scripts import Scripts, raise_as_log_error, text
+from leyden.schemas import DEFAULT_ATTEMPT, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a rollout's stream.
+
+    `kind` is created, started, patched, ended or deleted; event for what the contract calls an event; late for one that
+    came after its attempt or rollout was over; lost for a call that was open then. `at` is in Unix seconds.
+    """
+
+    entry: str
+    kind: str
+    at: float
+    attempt: str | None = None
+    event_type: str | None = None
+    call_id: str | None = None
+    data: dict[str, Any] | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+_OWN_FIELDS = {b"kind", b"at", b"attempt", b"type", b"call", b"data"}
+
+
+class Events:
+    """The streams of one run's rollouts."""
+
+    def __init__(self, redis: Redis, scripts: Scripts, k: RunKeys) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._keys = k
+
+    async def append(
+        self,
+        rollout_id: str,
+        attempt: str,
+        event_type: str,
+        data: dict[str, Any],
+        *,
+        event_id: str | None = None,
+        nonce: str | None = None,
+        admin: bool = True,
+    ) -> Event:
+        """Append an event; with an `event_id`, appending it again changes nothing and returns the first one's time.
+
+        Raises:
+            RolloutMissing
+            AttemptFenced, RolloutFinished: only if not `admin`; then `nonce` is that of the agent's token.
+        """
+        if not admin and not nonce:
+            raise ValueError(f"an event of rollout {rollout_id} has neither a nonce nor the admin's rights")
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "append_event",
+            [k.rollout(rollout_id), k.events(rollout_id)],
+            [attempt, event_type, event_id or uuid.uuid4().hex, encode(data), "" if admin else nonce or ""],
+        )
+        match outcome:
+            case b"appended":
+                return Event(
+                    event_type=event_type,
+                    rollout_id=rollout_id,
+                    attempt_id=attempt,
+                    timestamp=float(text(rest[0])),
+                    data=data,
+                )
+            case b"fenced":
+                raise AttemptFenced(rollout_id, attempt, text(rest[0]))
+            case b"finished":
+                raise RolloutFinished(rollout_id, text(rest[0]))
+            case _:
+                raise RolloutMissing(rollout_id)
+
+    async def of_attempt(self, rollout_id: str, attempt: str | None = None) -> list[Event]:
+        """The events of an attempt, by default the last one, in order; late ones are not among them.
+
+        Raises:
+            RolloutMissing
+        """
+        entries, last = await self._read(rollout_id)
+        wanted = attempt or last or DEFAULT_ATTEMPT
+        return [
+            Event(
+                event_type=entry.event_type or "",
+                rollout_id=rollout_id,
+                attempt_id=wanted,
+                timestamp=entry.at,
+                data=entry.data or {},
+            )
+            for entry in entries
+            if entry.kind == "event" and entry.attempt == wanted
+        ]
+
+    async def entries(self, rollout_id: str) -> list[Entry]:
+        """Everything on record of a rollout, in order.
+
+        Raises:
+            RolloutMissing
+        """
+        entries, _ = await self._read(rollout_id)
+        return entries
+
+    async def _read(self, rollout_id: str) -> tuple[list[Entry], str | None]:
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.hmget(self._keys.rollout(rollout_id), ["state", "hidden", "attempt"])
+        pipeline.xrange(self._keys.events(rollout_id))
+        try:
+            (state, hidden, attempt), rows = await pipeline.execute()
+        except RedisError as error:
+            raise_as_log_error(error)
+        if state is None or hidden:
+            raise RolloutMissing(rollout_id)
+        return [_entry(entry, fields) for entry, fields in rows], text(attempt) or None
+
+
+def _entry(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
+    data = fields.get(b"data")
+    return Entry(
+        entry=text(entry),
+        kind=text(fields[b"kind"]),
+        at=float(text(fields[b"at"])),
+        attempt=text(fields.get(b"attempt")) or None,
+        event_type=text(fields.get(b"type")) or None,
+        call_id=text(fields.get(b"call")) or None,
+        data=None if data is None else decode(data),
+        notes={text(name): text(value) for name, value in fields.items() if name not in _OWN_FIELDS},
+    )

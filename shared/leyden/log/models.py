@@ -1,0 +1,56 @@
+"""The model servers of a run, and the weight version each serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from leyden.log.keys import RunKeys
+from leyden.log.scripts import Scripts, raise_as_log_error, text
+from leyden.schemas import Model
+
+
+class Models:
+    """Registry of one run; every change raises the run's revision and is announced on its control stream."""
+
+    def __init__(self, redis: Redis, scripts: Scripts, k: RunKeys) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._keys = k
+
+    async def add(self, models: Iterable[Model]) -> int:
+        """Register servers, or bring new versions of registered ones; returns the run's revision."""
+        return await self._set("add", models)
+
+    async def replace(self, models: Iterable[Model]) -> int:
+        """Register these servers and no others, in one step; returns the run's revision."""
+        return await self._set("replace", models)
+
+    async def clear(self) -> int:
+        """Remove every server; returns the run's revision."""
+        return await self._set("replace", [])
+
+    async def all(self) -> list[Model]:
+        """The registered servers, by model and endpoint."""
+        try:
+            found = await self._redis.hgetall(self._keys.models)  # pyright: ignore[reportGeneralTypeIssues]
+        except RedisError as error:
+            raise_as_log_error(error)
+        models = []
+        for field, version in sorted(found.items()):
+            model, endpoint = text(field).split("\n")
+            models.append(Model(model=model, endpoint=endpoint, version=orjson.loads(version)))
+        return models
+
+    async def _set(self, how: str, models: Iterable[Model]) -> int:
+        fields = [
+            each
+            for model in models
+            for each in (f"{model.model}\n{model.endpoint}", orjson.dumps(model.version).decode())
+        ]
+        return await self._scripts.run(
+            "set_models", [self._keys.models, self._keys.settings, self._keys.control], [how, *fields]
+        )

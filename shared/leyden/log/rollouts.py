@@ -1,0 +1,333 @@
+"""The life of a rollout in the log.
+
+Invariants, each held by one script:
+- a rollout is created once, however often it is asked for;
+- it ends once, and its completion is published in the same step;
+- `completions` has entry ids 1-0, 2-0, 3-0, … with no gap, in the order in which rollouts ended;
+- a rollout that has ended, or that a foreign controller has taken, has no entry in the queue;
+- a later attempt fences earlier ones and loses their open calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from leyden.log.encoding import decode, encode
+from leyden.log.errors import (
+    IdTaken,
+    InputDiffers,
+    LeaseLost,
+    RolloutFinished,
+    RolloutMissing,
+    RunMissing,
+    TransitionRefused,
+)
+from leyden.log.index import Index
+from leyden.log.keys import RunKeys
+from leyden.log.scripts import Scripts, raise_as_log_error, text
+from leyden.schemas import (
+    NewRollout,
+    Rollout,
+    RolloutConfig,
+    RolloutMetadata,
+    State,
+    Status,
+    StatusPatch,
+    data_id_of,
+)
+
+_STATUS_FIELDS = ("state", "job", "attempt", "error", "version", "created_at", "updated_at", "hidden", "is_train")
+
+
+class Rollouts:
+    """Writes and reads the rollouts of one run."""
+
+    def __init__(self, redis: Redis, scripts: Scripts, index: Index, k: RunKeys) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._index = index
+        self._keys = k
+
+    async def create(self, new: NewRollout, *, must_match: bool = False) -> Rollout:
+        """Create a rollout and queue it, or return the one that stands under its id, untouched.
+
+        Raises:
+            InputDiffers: `must_match`, and the stored input, mode or config is another.
+            IdTaken: the id belongs to another run.
+            RunMissing: the run has not begun, or has ended.
+            TransitionRefused: a rollout of this id was deleted and is still being read.
+            ValueError: the input holds a number that is not finite.
+            LogFull, LogUnavailable: nothing is known to be created; asking again is safe.
+        """
+        rollout_id = new.rollout_id or uuid.uuid4().hex
+        location = await self._index.claim(rollout_id, self._keys.run)
+        if location.run != self._keys.run:
+            raise IdTaken(rollout_id, location.run)
+        body = new.model_dump(mode="json", exclude={"rollout_id"})
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "create_rollout",
+            [k.rollout(rollout_id), k.events(rollout_id), k.queue, k.in_state(State.QUEUING), k.settings],
+            [rollout_id, location.nonce, digest, int(new.is_train), data_id_of(new.input), encode(body)],
+        )
+        match outcome:
+            case b"no run" | b"run ended":
+                raise RunMissing(k.run)
+            case b"hidden":
+                raise TransitionRefused(rollout_id, "deleted, not yet read by all readers", "created")
+            case b"exists" if must_match and text(rest[0]) != digest:
+                raise InputDiffers(rollout_id)
+        return await self.get(rollout_id)
+
+    async def create_many(self, new: Iterable[NewRollout], *, must_match: bool = False) -> list[Rollout]:
+        """Create rollouts as `create` does, queued in order; if one raises, others may exist: asking again is safe."""
+        made = await asyncio.gather(*(self.create(each, must_match=must_match) for each in new), return_exceptions=True)
+        for outcome in made:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [rollout for rollout in made if isinstance(rollout, Rollout)]
+
+    async def get(self, rollout_id: str) -> Rollout:
+        """A rollout as its log says.
+
+        Raises:
+            RolloutMissing: there is none, or it was deleted.
+        """
+        (found,) = await self._read([rollout_id])
+        if found is None:
+            raise RolloutMissing(rollout_id)
+        return found
+
+    async def attempts(self, rollout_id: str) -> list[str]:
+        """The attempts that have events, by first event."""
+        try:
+            state, hidden, attempts = await self._redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.rollout(rollout_id), ["state", "hidden", "attempts"]
+            )
+        except RedisError as error:
+            raise_as_log_error(error)
+        if state is None or hidden:
+            raise RolloutMissing(rollout_id)
+        return text(attempts).split()
+
+    async def in_states(self, states: Iterable[State], limit: int) -> list[Rollout]:
+        """Up to `limit` rollouts in those states, oldest first."""
+        found: list[tuple[float, str]] = []
+        try:
+            for state in set(states):
+                rows: Any = await self._redis.zrange(self._keys.in_state(state), 0, max(0, limit - 1), withscores=True)
+                found += [(score, text(member)) for member, score in rows]
+        except RedisError as error:
+            raise_as_log_error(error)
+        ids = [rollout_id for _, rollout_id in sorted(found)[:limit]]
+        return [rollout for rollout in await self._read(ids) if rollout is not None]
+
+    async def counts(self) -> dict[State, int]:
+        """How many rollouts are in each state."""
+        try:
+            return {state: await self._redis.zcard(self._keys.in_state(state)) for state in State}
+        except RedisError as error:
+            raise_as_log_error(error)
+
+    async def start(self, rollout_id: str, attempt: str, *, entry: str, consumer: str, job_name: str = "") -> Rollout:
+        """Begin an attempt as the controller that holds the queue entry; asking again changes nothing.
+
+        Raises:
+            LeaseLost: another controller holds the rollout.
+            RolloutFinished, RolloutMissing
+        """
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "start_rollout",
+            [
+                k.rollout(rollout_id),
+                k.events(rollout_id),
+                k.queue,
+                k.settings,
+                k.in_state(State.QUEUING),
+                k.in_state(State.RUNNING),
+            ],
+            [rollout_id, attempt, entry, consumer, job_name],
+        )
+        match outcome:
+            case b"missing":
+                raise RolloutMissing(rollout_id)
+            case b"finished":
+                raise RolloutFinished(rollout_id, text(rest[0]))
+            case b"lost":
+                raise LeaseLost(f"rollout {rollout_id} is held by {text(rest[0]) or 'nobody'}, not by {consumer}")
+        return await self.get(rollout_id)
+
+    async def patch(self, rollout_id: str, patch: StatusPatch) -> Rollout:
+        """Change a rollout's status as a foreign controller or an operator; an empty patch changes nothing.
+
+        Raises:
+            TransitionRefused: not one of queuing → running or failed, running → succeeded or failed.
+            RolloutMissing
+        """
+        changes = patch.model_dump(mode="json", exclude_unset=True)
+        if not changes:
+            return await self.get(rollout_id)
+        wanted = changes.pop("state", None)
+        error = changes.pop("error_message", None)
+        names = {"last_attempt_id": "attempt", "k8s_job_name": "job"}
+        fields = [each for name, value in changes.items() if value is not None for each in (names[name], value)]
+        token = uuid.uuid4().hex
+        k = self._keys
+        if wanted in (State.SUCCEEDED, State.FAILED):
+            outcome, *rest = await self._end(rollout_id, State(wanted), error or "", "", "", token, fields)
+        elif wanted == State.QUEUING:
+            raise TransitionRefused(rollout_id, (await self.get(rollout_id)).status.state, wanted)
+        else:
+            if error is not None:
+                fields += ["error", error]
+            outcome, *rest = await self._scripts.run(
+                "patch_rollout",
+                [
+                    k.rollout(rollout_id),
+                    k.events(rollout_id),
+                    k.queue,
+                    k.settings,
+                    k.in_state(State.QUEUING),
+                    k.in_state(State.RUNNING),
+                ],
+                [rollout_id, token, wanted or "", *fields],
+            )
+        match outcome:
+            case b"missing":
+                raise RolloutMissing(rollout_id)
+            case b"refused":
+                raise TransitionRefused(rollout_id, text(rest[0]), wanted or "patched")
+        return await self.get(rollout_id)
+
+    async def end(self, rollout_id: str, state: State, *, error: str = "", entry: str = "", consumer: str = "") -> int:
+        """End a rollout and return its place in completion order, counting from 1.
+
+        Ending it again in the same state changes nothing and returns the same number, so a caller that lost the
+        answer may ask again. With `entry` and `consumer`, only the controller that holds the rollout may end it.
+
+        Raises:
+            RolloutMissing: there is no such rollout.
+            RolloutFinished: it ended in the other state.
+            LeaseLost: another controller holds the rollout.
+        """
+        outcome, *rest = await self._end(rollout_id, state, error, entry, consumer, "", [])
+        match outcome:
+            case b"ended":
+                return rest[0]
+            case b"already" if text(rest[0]) == state:
+                return rest[1]
+            case b"already":
+                raise RolloutFinished(rollout_id, text(rest[0]))
+            case b"lost":
+                raise LeaseLost(f"rollout {rollout_id} is held by {text(rest[0]) or 'nobody'}, not by {consumer}")
+            case _:
+                raise RolloutMissing(rollout_id)
+
+    async def delete(self, rollout_id: str) -> bool:
+        """Hide a rollout at once and free it when no reader needs it; True if there was one."""
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "delete_rollout",
+            [
+                k.rollout(rollout_id),
+                k.events(rollout_id),
+                k.queue,
+                k.completions,
+                k.settings,
+                k.control,
+                *k.states,
+            ],
+            [rollout_id],
+        )
+        if outcome == b"freed":
+            await self._index.release(rollout_id, text(rest[0]))
+        return outcome != b"missing"
+
+    async def retire(self, older_than_seconds: float, limit: int = 1000) -> int:
+        """Delete up to `limit` finished rollouts created longer ago than that; returns how many."""
+        seconds, _ = await self._redis.time()
+        old: list[bytes] = []
+        for state in (State.SUCCEEDED, State.FAILED):
+            members: Any = await self._redis.zrangebyscore(
+                self._keys.in_state(state), "-inf", seconds - older_than_seconds, start=0, num=limit
+            )
+            old += members
+        for member in old[:limit]:
+            await self.delete(text(member))
+        return len(old[:limit])
+
+    async def _end(
+        self,
+        rollout_id: str,
+        state: State,
+        error: str,
+        entry: str,
+        consumer: str,
+        token: str,
+        fields: Sequence[str],
+    ) -> list:
+        if not state.terminal:
+            raise ValueError(f"rollout {rollout_id} can't end as {state}: only succeeded and failed are final")
+        k = self._keys
+        return await self._scripts.run(
+            "end_rollout",
+            [
+                k.rollout(rollout_id),
+                k.events(rollout_id),
+                k.queue,
+                k.completions,
+                k.settings,
+                k.control,
+                *k.states,
+            ],
+            [rollout_id, state, error, entry, consumer, token, *fields],
+        )
+
+    async def _read(self, ids: Sequence[str]) -> list[Rollout | None]:
+        if not ids:
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for rollout_id in ids:
+            pipeline.hmget(self._keys.rollout(rollout_id), list(_STATUS_FIELDS))
+            pipeline.xrange(self._keys.events(rollout_id), count=1)
+        try:
+            replies = await pipeline.execute()
+        except RedisError as error:
+            raise_as_log_error(error)
+        return [
+            _rollout(rollout_id, *pair)
+            for rollout_id, pair in zip(ids, zip(replies[::2], replies[1::2], strict=True), strict=True)
+        ]
+
+
+def _rollout(rollout_id: str, status: list[bytes | None], first: list) -> Rollout | None:
+    state, job, attempt, error, version, created_at, updated_at, hidden, is_train = status
+    if state is None or hidden or not first:
+        return None
+    body = decode(first[0][1][b"data"])
+    return Rollout(
+        rollout_id=rollout_id,
+        input=body["input"],
+        is_train=is_train == b"1",
+        config=RolloutConfig.model_validate(body["config"]),
+        metadata=RolloutMetadata.model_validate(body["metadata"]),
+        status=Status(
+            state=State(text(state)),
+            k8s_job_name=text(job) or None,
+            last_attempt_id=text(attempt) or None,
+            error_message=text(error) or None,
+            version=int(text(version)),
+            created_at=float(text(created_at)),
+            updated_at=float(text(updated_at)),
+        ),
+    )

