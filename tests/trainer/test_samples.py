@@ -48,7 +48,7 @@ def test_calls_that_go_on_from_one_another_become_one_row_with_context_between()
     assert row.response_ids == (3, 4, 50, 51, 6, 7)
     assert row.response_mask == (1, 1, 0, 0, 1, 1)
     assert row.log_probs == (-3.0, -4.0, 0.0, 0.0, -6.0, -7.0)
-    assert (row.calls, row.min_version, row.max_version, row.first_call) == (3, 0, 2, 0)
+    assert (row.calls, row.versions, row.first_call) == (3, (1, 2, 0), 0)
 
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3, 9], [1, 2, 3], [9], [1, 2, 9, 4, 5]])
@@ -88,7 +88,7 @@ def test_a_response_over_the_limit_is_cut_and_ends_with_a_sampled_token():
         1: (2,),
     }
     assert [row.cut_tokens for row in by_limit.values()] == [0, 1, 2, 2, 2, 3]
-    assert [row.max_version for row in by_limit.values()] == [6, 6, 5, 5, 5, 5]
+    assert [row.versions for row in by_limit.values()] == [(5, 6), (5, 6), (5,), (5,), (5,), (5,)]
 
 
 def test_the_total_length_leaves_the_response_what_the_prompt_did_not_take():
@@ -153,14 +153,6 @@ def test_log_probs_are_not_needed_where_nothing_is_trained():
     events = [request([1], [2, 3], None), request([1, 2, 3], [4], [-1.0])]
     (row,) = aggregate(events, TRAJECTORY, log_probs_required=False).rows
     assert (row.response_ids, row.log_probs) == ((2, 3, 4), None)
-
-
-@pytest.mark.parametrize("versions", [(1, None), ("b-1", 2), (True, 1)])
-def test_a_row_with_a_call_of_unknown_weights_has_no_version(versions):
-    events = [call([1], [2], version=versions[0]), call([1, 2], [3], version=versions[1])]
-    (row,) = aggregate(events, TRAJECTORY).rows
-    assert (row.min_version, row.max_version) == (None, None)
-    assert row.versions == versions
 
 
 def test_events_of_two_attempts_are_refused():

@@ -47,9 +47,9 @@ class Aggregation:
 class Row:
     """One sequence to train on: sampled tokens (mask 1) with the context between them (mask 0).
 
-    `log_probs` is None only where they were not required and at least one call has none. `versions` has one entry a
-    call, `routed_experts` is the last call's, which covers the whole sequence. `first_call` counts the attempt's
-    model requests from 0.
+    `log_probs` is None only where they were not required and at least one call has none. `versions` are the weights
+    that each call recorded (`ids.Version` reads them), `routed_experts` is the last call's, which covers the whole
+    sequence. `first_call` counts the attempt's model requests from 0.
     """
 
     prompt_ids: tuple[int, ...]
@@ -68,20 +68,6 @@ class Row:
     @property
     def trained_tokens(self) -> int:
         return sum(self.response_mask)
-
-    @property
-    def min_version(self) -> int | None:
-        """The oldest weights that sampled a token of this row; None when a call does not say, or not as a number."""
-        return min(self._known_versions(), default=None)
-
-    @property
-    def max_version(self) -> int | None:
-        """The newest weights that sampled a token of this row; None as above."""
-        return max(self._known_versions(), default=None)
-
-    def _known_versions(self) -> list[int]:
-        known = [version for version in self.versions if type(version) is int]
-        return known if len(known) == len(self.versions) else []
 
 
 @dataclass(frozen=True, slots=True)
