@@ -1,0 +1,1 @@
+"""Devices that verl does not know by itself."""

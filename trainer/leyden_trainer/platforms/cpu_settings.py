@@ -1,0 +1,64 @@
+"""What a verl configuration must say for training on the CPU, so that `trainer.device=cpu` is all that a user says.
+
+Imports neither verl nor torch: it runs before they are loaded.
+"""
+
+import os
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+_FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+
+REQUIRED: dict[str, Any] = {
+    "actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision": _FP32,
+    "actor_rollout_ref.actor.fsdp_config.param_offload": False,
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": False,
+    "actor_rollout_ref.ref.strategy": "fsdp2",
+    "actor_rollout_ref.ref.use_torch_compile": False,
+    "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp2",
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision": _FP32,
+    "actor_rollout_ref.ref.fsdp_config.param_offload": False,
+}
+"""Settings with no alternative on the CPU: flash attention, compilation, bf16 and offloading are a GPU's."""
+
+VERL_DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": (8, 1),
+}
+"""Settings whose default, the first value, is meant for a large machine; anything else a user has chosen stays."""
+
+ENVIRONMENT: dict[str, str] = {
+    "VERL_PLATFORM": "cpu",
+    "VERL_USE_EXTERNAL_MODULES": "leyden_trainer.platforms.cpu",
+}
+"""Variables of every process that imports verl."""
+
+
+def prepare(config: DictConfig) -> None:
+    """Fit `config` and this process's environment to the CPU; must run before verl is imported.
+
+    Ray gets as many logical CPUs and GPUs as verl's actors ask for, whatever the machine has: they share its cores.
+    """
+    os.environ.update(ENVIRONMENT)
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # empty hides Ray's logical GPUs as well
+    processes = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    with open_dict(config):
+        for key, value in REQUIRED.items():
+            OmegaConf.update(config, key, value, force_add=True)
+        for key, (default, value) in VERL_DEFAULTS.items():
+            if OmegaConf.select(config, key) == default:
+                OmegaConf.update(config, key, value)
+        ray_init = config.ray_kwargs.ray_init
+        ray_init.setdefault("num_gpus", processes)
+        if ray_init.get("num_cpus") is None:
+            ray_init.num_cpus = max(os.cpu_count() or 1, 6 + processes)
+        environment = ray_init.runtime_env.setdefault("env_vars", {})
+        for name, value in ENVIRONMENT.items():
+            environment[name] = value
