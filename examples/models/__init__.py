@@ -1,0 +1,1 @@
+"""Models small enough to train on two CPU cores, made or fetched without a model hub."""

@@ -1,0 +1,1 @@
+"""An agent with two tries at a task, its verifiers and its task sets."""
