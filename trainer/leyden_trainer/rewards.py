@@ -9,7 +9,7 @@ Invariants:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from leyden.schemas import Event
 from leyden.triplet import REWARD, is_number
@@ -49,6 +49,6 @@ def reward_of(events: Sequence[Event], fill: float) -> Reward:
     return Reward(fill, Origin.INVALID, last)
 
 
-def is_reward(value: Any) -> bool:
+def is_reward(value: Any) -> TypeGuard[int | float]:
     """Whether a value can be a reward."""
     return is_number(value) and abs(value) <= _FLOAT32_MAX
