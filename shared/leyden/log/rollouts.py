@@ -119,6 +119,16 @@ class Rollouts:
             raise RolloutMissing(rollout_id)
         return text(attempts).split()
 
+    async def attempts_with_open_calls(self, rollout_id: str) -> set[str]:
+        """The attempts that have calls open, on replicas that are alive or not."""
+        try:
+            fields = await self._redis.hgetall(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.rollout(rollout_id)
+            )
+        except RedisError as error:
+            raise_as_log_error(error)
+        return {text(value).split()[1] for name, value in fields.items() if name.startswith(b"call:")}
+
     async def in_states(self, states: Iterable[State], limit: int) -> list[Rollout]:
         """Up to `limit` rollouts in those states, oldest first."""
         found: list[tuple[float, str]] = []

@@ -1,0 +1,1 @@
+"""The `leyden` command: one module a subcommand."""

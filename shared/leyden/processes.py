@@ -1,0 +1,23 @@
+"""Processes that end with the one that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+
+_PR_SET_PDEATHSIG = 1
+
+
+def own_group_until_parent_dies() -> None:
+    """For `preexec_fn`: take no Ctrl-C that is meant for the parent, and get SIGTERM when it dies, however it dies."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
