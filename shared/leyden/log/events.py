@@ -125,7 +125,7 @@ class Events:
         """Up to `count` entries on record of a rollout, the newest first, all of them older than the entry `before`."""
         latest = before if before == "+" else f"({before}"
         try:
-            rows = await self._redis.xrevrange(self._keys.events(rollout_id), latest, "-", count=count)
+            rows: Any = await self._redis.xrevrange(self._keys.events(rollout_id), latest, "-", count=count)
         except RedisError as error:
             raise_as_log_error(error)
         return [_entry(entry, fields) for entry, fields in rows]

@@ -16,6 +16,7 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -122,7 +123,7 @@ class Rollouts:
     async def attempts_with_open_calls(self, rollout_id: str) -> set[str]:
         """The attempts that have calls open, on replicas that are alive or not."""
         try:
-            fields = await self._redis.hgetall(  # pyright: ignore[reportGeneralTypeIssues]
+            fields: Any = await self._redis.hgetall(  # pyright: ignore[reportGeneralTypeIssues]
                 self._keys.rollout(rollout_id)
             )
         except RedisError as error:
