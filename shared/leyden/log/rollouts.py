@@ -16,7 +16,6 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
-from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
