@@ -24,3 +24,7 @@ app.add_typer(log.app, name="log")
 def main() -> None:
     """The entry point of the `leyden` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

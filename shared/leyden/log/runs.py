@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from leyden.log import keys
 from leyden.log.blocking import read_stream
 from leyden.log.errors import RunMissing
-from leyden.log.scripts import Scripts, text
+from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import Name
 
 
@@ -81,7 +82,10 @@ class Runs:
     async def names(self) -> list[str]:
         """The runs that have begun and not ended, by first beginning."""
         live: dict[str, None] = {}
-        entries: Any = await self._redis.xrange(keys.RUNS)
+        try:
+            entries: Any = await self._redis.xrange(keys.RUNS)
+        except RedisError as error:
+            raise_as_log_error(error)
         for _, fields in entries:
             match self._change(fields):
                 case RunBegan(run):
