@@ -190,7 +190,9 @@ def test_an_unknown_or_contradicting_old_name_is_refused(old, said):
         ({"trainer.save_freq": -1}, "trainer.save_freq is -1"),
         ({"trainer.save_freq": 0}, "trainer.save_freq is 0"),
         ({"trainer.use_v1": False}, "trainer.use_v1 is false"),
-        ({"trainer.v1.trainer_mode": "external"}, "trainer.v1.trainer_mode is 'external'"),
+        ({"trainer.v1.trainer_mode": "separate_async"}, "trainer.v1.trainer_mode is 'separate_async'"),
+        ({"algorithm.filter_groups.enable": True}, "algorithm.filter_groups.enable is true"),
+        ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups is true"),
         ({"actor_rollout_ref.actor.checkpoint.async_save": True}, "async_save is true"),
         ({"algorithm.adv_estimator": "remax"}, "algorithm.adv_estimator is 'remax'"),
         ({"actor_rollout_ref.model.external_lib": None}, "external_lib loads leyden_trainer.loss"),
@@ -217,7 +219,6 @@ def test_what_would_break_a_promise_is_refused(composed, values, said):
         {"actor_rollout_ref.model.external_lib": ["mine", "leyden_trainer.loss"]},
         {"actor_rollout_ref.model.external_lib": None, "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla"},
         {"leyden.async_rollout": {"enabled": True, "async_train_batch_size": 1025}},
-        {"trainer.v1.trainer_mode": "separate_async"},
     ],
 )
 def test_what_keeps_every_promise_passes(composed, values):

@@ -15,7 +15,8 @@ from leyden_trainer.settings import LeydenSettings, SettingsInvalid
 PER_ROLLOUT_LOSSES = ("per_rollout_mean", "cispo_per_rollout_mean")
 LOSS_MODULE = "leyden_trainer.loss"
 
-_MODES = ("sync", "colocate_async", "separate_async")
+_MODES = ("sync",)
+"""verl's trainer modes that are supported so far."""
 _UNFED_ESTIMATORS = {
     "remax": "it needs a greedy rollout of each prompt",
     "gdpo": "it needs a reward for each of its components",
@@ -83,7 +84,7 @@ def _restarts(config: DictConfig) -> list[str]:
     if not _at(config, "trainer.use_v1"):
         problems.append("trainer.use_v1 is false: only verl's v1 trainers are supported; set it to true")
     if (mode := _at(config, "trainer.v1.trainer_mode")) not in _MODES:
-        problems.append(f"trainer.v1.trainer_mode is {mode!r}; it must be one of {', '.join(_MODES)}")
+        problems.append(f"trainer.v1.trainer_mode is {mode!r}; supported so far: {', '.join(_MODES)}")
     return problems
 
 
@@ -105,7 +106,11 @@ def _updates(config: DictConfig) -> list[str]:
 
 
 def _rollouts(config: DictConfig, settings: LeydenSettings) -> list[str]:
-    problems = []
+    problems = [
+        f"{name} is true: the trainer's own sampler takes what was decided and refills nothing; set it to false"
+        for name in ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
+        if _at(config, name)
+    ]
     train_batch_size, asked = _at(config, "data.train_batch_size"), settings.async_rollout.async_train_batch_size
     if settings.async_rollout.enabled and (asked is None or asked <= train_batch_size):
         problems.append(
