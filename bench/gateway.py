@@ -35,7 +35,7 @@ from bench import answers
 from bench.answers import Sizes
 from bench.load import Load, put_load
 from bench.machine import Machine
-from bench.processes import cpu_seconds, free_port, resident_mb, running
+from bench.processes import cpu_seconds, free_port, memory_mb, running
 from bench.systems import SYSTEMS, Setting, System
 from leyden.redis_server import find_server
 
@@ -70,7 +70,7 @@ class Results:
     turns: list[Turn] = field(default_factory=list)
     answered: dict[str, int] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
-    resident_mb: dict[str, dict[str, float]] = field(default_factory=dict)
+    memory_mb: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def of(self, system: str, concurrency: int) -> list[Turn]:
         return [turn for turn in self.turns if (turn.system, turn.concurrency) == (system, concurrency)]
@@ -126,7 +126,7 @@ async def compare(
                 progress.advance(bar)
         await asyncio.sleep(_SETTLE_SECONDS)  # calls that wrk dropped may still run
         for name, system in systems.items():
-            results.resident_mb[name] = {role: resident_mb(process) for role, process in system.processes.items()}
+            results.memory_mb[name] = {role: memory_mb(process) for role, process in system.processes.items()}
             if system.keeps_record:
                 results.recorded[name] = await system.recorded() - before[name]
                 await _check_record(name, system, results, dropped=sum(c for c, n in plan if n == name) + 4)
@@ -261,7 +261,7 @@ def main() -> None:
     console.print(table(results))
     for name, recorded in results.recorded.items():
         console.print(f"{name}: {results.answered[name]:,} calls answered, {recorded:,} on record")
-    for name, resident in results.resident_mb.items():
+    for name, resident in results.memory_mb.items():
         console.print(f"{name}: " + ", ".join(f"{role} {mb:.0f} MB" for role, mb in resident.items()))
     console.print(f"written to {given.out}")
 

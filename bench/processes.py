@@ -72,9 +72,13 @@ def cpu_seconds(process: psutil.Process) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
 
-def resident_mb(process: psutil.Process) -> float:
-    """Resident memory of the process and its living children, in MB (10⁶ bytes); shared pages count in each."""
-    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True))) / 1e6
+def memory_mb(process: psutil.Process) -> float:
+    """Memory of the process and its living children in MB (10⁶ bytes); a page that several map counts once in all."""
+    total = 0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += one.memory_full_info().pss
+    return total / 1e6
 
 
 def _wait_until_listening(name: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
