@@ -20,8 +20,13 @@ DEFAULT_RUN = "default"
 _NAME = re.compile(r"[A-Za-z0-9._~@=+-]{1,200}")
 
 
+def is_name(value: str) -> bool:
+    """Whether a run, rollout or attempt may be called that."""
+    return _NAME.fullmatch(value) is not None
+
+
 def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise ValueError(f"{value[:250]!r} is not a valid name: 1 to 200 of letters, digits and . _ ~ @ = + -")
     return value
 

@@ -1,0 +1,70 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from fastapi import Depends, FastAPI
+
+from leyden.log.errors import LogFull, LogUnavailable
+from leyden_gateway import logs
+from leyden_gateway.access import admin_only
+from leyden_gateway.api import answers, events, health, models, pause, rollouts, runs
+from leyden_gateway.api.bodies import BodyLimit
+from leyden_gateway.gateway import Gateway
+from leyden_gateway.proxy.route import ModelRoutes
+from leyden_gateway.settings import GatewaySettings
+
+_log = structlog.get_logger("leyden.gateway")
+
+_BEGIN_RETRY_SECONDS = 2.0
+
+
+def create_app(settings: GatewaySettings) -> FastAPI:
+    """The application; it connects when it starts, and serves 503 while Redis is away."""
+
+    @asynccontextmanager
+    async def running(app: FastAPI) -> AsyncIterator[None]:
+        gateway = app.state.gateway = Gateway.build(settings)
+        if gateway.access.open:
+            _log.warning("the key is empty: authentication is off, anyone who reaches this address may do everything")
+        tasks = [asyncio.create_task(gateway.replica.beat()), asyncio.create_task(_begin(gateway))]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await gateway.close()
+
+    app = FastAPI(title="Leyden gateway", lifespan=running, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(ModelRoutes)
+    answers.install(app, settings.retry_after_seconds)
+    admin = [Depends(admin_only)]
+    app.include_router(health.router)
+    # Agents post events with their own credentials; the other routes of events ask for the admin's themselves.
+    app.include_router(events.router, prefix="/api")
+    app.include_router(pause.proxy_router, dependencies=admin)
+    for router in (rollouts.router, models.router, pause.router, runs.router):
+        app.include_router(router, prefix="/api", dependencies=admin)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The application by the settings in the environment; what worker processes import."""
+    settings = GatewaySettings()
+    logs.configure(settings)
+    return create_app(settings)
+
+
+async def _begin(gateway: Gateway) -> None:
+    """Begin run `default` as soon as Redis can be reached."""
+    while True:
+        try:
+            await gateway.begin_default_run()
+            return
+        except (LogUnavailable, LogFull) as error:
+            _log.warning("waiting for Redis", error=str(error))
+        await asyncio.sleep(_BEGIN_RETRY_SECONDS)

@@ -1,0 +1,45 @@
+"""What this process counts, for Prometheus.
+
+Invariant: with several worker processes each writes its own file under PROMETHEUS_MULTIPROC_DIR, and any of them can
+report the sum.
+"""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+CALLS = Counter(
+    "leyden_gateway_calls_total", "Model calls that went on record, by protocol and outcome.", ("protocol", "outcome")
+)
+REFUSED = Counter(
+    "leyden_gateway_calls_refused_total", "Model calls answered without a record, by status.", ("status",)
+)
+RETRIES = Counter("leyden_gateway_upstream_retries_total", "Further tries at model servers.")
+TOKENS = Counter("leyden_gateway_tokens_total", "Tokens of recorded calls.", ("kind",))
+ADDED = Histogram(
+    "leyden_gateway_added_seconds", "Time a call spent here rather than at the model server or held.", buckets=_SECONDS
+)
+UPSTREAM = Histogram(
+    "leyden_gateway_upstream_seconds",
+    "Time a call spent at model servers, retries included.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
+)
+INFLIGHT = Gauge("leyden_gateway_inflight_calls", "Calls open now.", multiprocess_mode="livesum")
+HELD = Gauge("leyden_gateway_held_calls", "Calls waiting for their run.", multiprocess_mode="livesum")
+LOG_ERRORS = Counter(
+    "leyden_gateway_log_errors_total", "Requests that failed because Redis was away or full.", ("kind",)
+)
+
+
+def report() -> bytes:
+    """Everything counted so far, in Prometheus' text format."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return generate_latest()
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    return generate_latest(registry)

@@ -1,0 +1,13 @@
+"""The protocols that agents speak, one module each, all forwarded as OpenAI chat completions or completions.
+
+A new protocol is a module with a `ModelProtocol` and a line here.
+"""
+
+from leyden_gateway.protocols.chat import ChatCompletions
+from leyden_gateway.protocols.completions import Completions
+from leyden_gateway.protocols.protocol import AgentError, Malformed, ModelProtocol
+
+PROTOCOLS: dict[str, ModelProtocol] = {protocol.path: protocol for protocol in (ChatCompletions(), Completions())}
+"""Every protocol by the path under which agents call it."""
+
+__all__ = ["PROTOCOLS", "AgentError", "Malformed", "ModelProtocol"]

@@ -1,0 +1,171 @@
+"""The addresses under which agents call models: `/proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/…`.
+
+A plain ASGI application, since this is the hot path; everything else goes through FastAPI.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple
+
+import orjson
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from leyden.auth import Admin, Right
+from leyden.log.errors import LogFull, LogUnavailable, RunPaused
+from leyden.schemas import is_name
+from leyden_gateway import metrics
+from leyden_gateway.access import Caller, allow
+from leyden_gateway.gateway import Gateway
+from leyden_gateway.problems import MethodNotAllowed, NoSuchRoute, problem
+from leyden_gateway.protocols import PROTOCOLS, AgentError, ModelProtocol
+from leyden_gateway.proxy.call import ModelCall
+from leyden_gateway.proxy.client import Client, ClientGone
+from leyden_gateway.proxy.sampling import Mode
+
+_log = structlog.get_logger("leyden.gateway.route")
+
+_PREFIX = "/proxy/rollout/"
+_ADDRESS = re.compile(r"/proxy/rollout/([^/]+)/attempt/([^/]+)/mode/([^/]+)/(.+)")
+_MODELS = re.compile(r"openai/v1/models(?:/(.+))?")
+_CHAT = PROTOCOLS["openai/v1/chat/completions"]
+
+
+class Address(NamedTuple):
+    """What a model address names; `path` is what follows the mode."""
+
+    rollout_id: str
+    attempt: str
+    mode: Mode
+    path: str
+
+
+class ModelRoutes:
+    """Middleware that answers agents' model addresses and lets everything else through.
+
+    The gateway stands in the application's state once it has started.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_PREFIX):
+            await _answer(scope["app"].state.gateway, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+async def _answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+    client = Client(scope, receive, send)
+    protocol = _CHAT
+    try:
+        caller = gateway.access.caller(client.headers)
+        address = _address(scope["path"])
+        allow(caller, address.rollout_id, address.attempt, Right.CALL)
+        models = _MODELS.fullmatch(address.path)
+        if scope["method"] == "GET" and models is not None:
+            await _list_models(gateway, client, address, models[1])
+            return
+        protocol = _protocol(address.path)
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], scope["path"])
+        await _call(gateway, client, protocol, caller, address)
+    except ClientGone:
+        metrics.REFUSED.labels("499").inc()
+    except Exception as error:  # noqa: BLE001  the outermost frame: whatever went wrong, the client is told
+        await _refuse(gateway, client, protocol, error)
+    finally:
+        client.leave()
+
+
+async def _call(gateway: Gateway, client: Client, protocol: ModelProtocol, caller: Caller, address: Address) -> None:
+    raw = await client.body(gateway.settings.max_body_bytes)
+    await ModelCall(
+        gateway,
+        client,
+        protocol,
+        rollout_id=address.rollout_id,
+        attempt=address.attempt,
+        mode=address.mode,
+        nonce=None if isinstance(caller, Admin) else caller.nonce,
+        asked=_object(raw),
+        raw=raw,
+    ).serve()
+
+
+async def _list_models(gateway: Gateway, client: Client, address: Address, name: str | None) -> None:
+    """Answer a client that looks which models there are; no call, and not recorded."""
+    location = await gateway.locations.locate(address.rollout_id)
+    view = await gateway.views.recent(location.run)
+    names = [view.settings.model] if view.settings.model else sorted({model.model for model in view.models})
+    cards = [{"id": each, "object": "model", "created": int(time.time()), "owned_by": "leyden"} for each in names]
+    if name is None:
+        await client.respond(200, orjson.dumps({"object": "list", "data": cards}))
+        return
+    card = next((card for card in cards if card["id"] == name), None)
+    if card is None:
+        raise NoSuchRoute(f"The model '{name}' does not exist; there are {names}")
+    await client.respond(200, orjson.dumps(card))
+
+
+async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, error: Exception) -> None:
+    status, message, headers = problem(error, gateway.settings.retry_after_seconds)
+    metrics.REFUSED.labels(str(status)).inc()
+    if isinstance(error, LogUnavailable | LogFull):
+        metrics.LOG_ERRORS.labels(type(error).__name__).inc()
+    if status == 500:
+        _log.error("model call failed", exc_info=error)
+    if client.started:
+        if client.streaming:
+            await client.stream(protocol.error_event(status, message), last=True)
+        return
+    body = protocol.problem(status, message)
+    if isinstance(error, RunPaused):
+        body |= {"error": "gateway paused", "reason": error.pause.reason}
+    await client.respond(status, orjson.dumps(body), headers)
+
+
+def _address(path: str) -> Address:
+    """What a path names.
+
+    Raises:
+        NoSuchRoute: it is no such address, or names no mode.
+        AgentError: its rollout or attempt can't be one.
+    """
+    match = _ADDRESS.fullmatch(path)
+    if match is None:
+        raise NoSuchRoute(f"Not Found: {path[:200]}")
+    rollout_id, attempt, mode, rest = match.groups()
+    if mode not in (Mode.TRAIN, Mode.VAL):
+        raise NoSuchRoute(f"Unsupported proxy mode: {mode[:200]}")
+    if not is_name(attempt):
+        raise AgentError(f"{attempt[:200]!r} is not a valid attempt id")
+    return Address(rollout_id, attempt, Mode(mode), rest)
+
+
+def _protocol(path: str) -> ModelProtocol:
+    protocol = PROTOCOLS.get(path)
+    if protocol is None:
+        raise NoSuchRoute(f"Unsupported upstream path: {path.removeprefix('openai/v1/')[:200]}")
+    return protocol
+
+
+def _object(raw: bytes) -> dict:
+    """The body as an object; an empty one is an empty object.
+
+    Raises:
+        AgentError: it is not a JSON object.
+    """
+    if not raw:
+        return {}
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
+        raise AgentError(f"Invalid JSON in request body: {error} near {near!r}") from None
+    if not isinstance(body, dict):
+        raise AgentError(f"Request body must be a JSON object, not {str(body)[:100]!r}")
+    return body

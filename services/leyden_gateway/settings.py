@@ -1,0 +1,109 @@
+"""The gateway's settings: `LEYDEN_NAME` in the environment for each field NAME here, and a flag of `python -m
+leyden_gateway` for those that are set by hand."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from leyden.log.runs import RunSettings
+
+Seconds = Annotated[float, Field(gt=0)]
+
+WELL_KNOWN_KEYS = frozenset(
+    {"admin", "agl", "agl-key", "changeme", "change-me", "default", "demo", "dummy", "example", "key", "leyden"}
+    | {"password", "secret", "sk-1234", "test", "token", "your-key", "your-api-key", "123456"}
+)
+"""Keys that stand in examples everywhere, so that anyone tries them first."""
+
+
+class UnsafeSettings(ValueError):
+    """The settings would let strangers in; the message says what to change."""
+
+
+class GatewaySettings(BaseSettings):
+    """Everything that can be set about a gateway process."""
+
+    model_config = SettingsConfigDict(env_prefix="LEYDEN_", populate_by_name=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1)
+    key: SecretStr = Field(default=SecretStr(""), validation_alias=AliasChoices("LEYDEN_KEY", "AGL_KEY"))
+    """The admin key; empty switches auth off."""
+    insecure: bool = False
+    """Start although the key is empty or well known and the address can be reached from elsewhere."""
+    redis_url: str = "redis://127.0.0.1:6379/0"
+
+    model: str | None = None
+    """Model name of run `default`; None forwards the only registered model's, or the agent's own."""
+    train_temperature: float = Field(default=1.0, ge=0)
+    val_temperature: float = Field(default=0.7, ge=0)
+    include_log_probs: bool = True
+    return_routed_experts: bool = False
+
+    max_body_bytes: int = Field(default=64 << 20, gt=0)
+    max_answer_bytes: int = Field(default=256 << 20, gt=0)
+    """An upstream answer that grows past it is cut off and recorded as an error."""
+    upstream_max_connections: int = Field(default=4096, gt=0)
+    upstream_timeout_seconds: Seconds = 300
+    """For one try, from sending the request to the last byte of the answer."""
+    upstream_connect_timeout_seconds: Seconds = 10
+    upstream_tries: int = Field(default=6, ge=1)
+    endpoint_cooldown_seconds: Seconds = 5
+    """How long an endpoint that failed is passed over; doubles with each further failure, up to a minute."""
+    disconnect_grace_seconds: float = Field(default=30, ge=0)
+    """How long a call whose client has gone may still run, so that its answer is there for a retry."""
+    keep_alive_seconds: Seconds = 15
+    """Silence on a stream after which a comment is sent."""
+    close_timeout_seconds: Seconds = 30
+    """How long the gateway tries to record a call while Redis is away, before it gives up and answers 503."""
+    retry_after_seconds: int = Field(default=5, ge=1)
+    """What clients are told to wait when Redis is away."""
+    shutdown_grace_seconds: int = Field(default=60, ge=0)
+    """How long calls in flight may run on after SIGTERM."""
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+
+    @property
+    def default_run(self) -> RunSettings:
+        """The rules that run `default` begins with."""
+        return RunSettings(
+            model=self.model,
+            train_temperature=self.train_temperature,
+            val_temperature=self.val_temperature,
+            include_log_probs=self.include_log_probs,
+            return_routed_experts=self.return_routed_experts,
+        )
+
+    def check(self) -> None:
+        """Refuse to let strangers in by mistake.
+
+        Raises:
+            UnsafeSettings: the address is not a loopback one and the key is empty or well known.
+        """
+        key = self.key.get_secret_value()
+        if self.insecure or is_loopback(self.host):
+            return
+        if not key:
+            raise UnsafeSettings(
+                f"host {self.host} can be reached from elsewhere and the key is empty, so anyone could use it: "
+                "set LEYDEN_KEY, or listen on 127.0.0.1, or pass --insecure"
+            )
+        if key.lower() in WELL_KNOWN_KEYS:
+            raise UnsafeSettings(
+                f"host {self.host} can be reached from elsewhere and the key is one that anyone would try: "
+                "set LEYDEN_KEY to a random one, or pass --insecure"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
