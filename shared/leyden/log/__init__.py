@@ -10,13 +10,12 @@ import asyncio
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError
+from redis.backoff import ExponentialBackoff, NoBackoff
 
 from leyden.log.calls import Calls, Closed, Opened
 from leyden.log.completions import Completion, Completions
 from leyden.log.control import Control, ControlEntry, Signal
-from leyden.log.encoding import PayloadRefused, decode, encode
+from leyden.log.encoding import PayloadInvalid, PayloadRefused, decode, encode
 from leyden.log.events import Entry, Events
 from leyden.log.index import Index, Location
 from leyden.log.keys import RunKeys
@@ -28,7 +27,8 @@ from leyden.log.replicas import Replicas
 from leyden.log.rollouts import Rollouts
 from leyden.log.rules import Rules
 from leyden.log.runs import RunBegan, RunEnded, Runs, RunSettings
-from leyden.log.scripts import Scripts, raise_as_log_error
+from leyden.log.scripts import Scripts
+from leyden.log.server import ServerReport, inspect_server
 from leyden.log.steps import StepEntry, Steps
 
 _ANSWER_TIMEOUT_SECONDS = 10.0
@@ -64,14 +64,19 @@ class RunLog:
 
     async def remove_reader(self, reader: str) -> bool:
         """Wait no longer for a reader before rollouts are freed; True if the run had it."""
-        return await self._rules.remove_reader(reader)
+        found = await self._rules.remove_reader(reader)
+        await self.completions.free_acknowledged()
+        return found
 
 
 class Log:
     """A deployment's log. Share one in a process: concurrent writes go out together."""
 
     def __init__(self, redis: Redis, blocking: Redis | None = None) -> None:
-        """`blocking` is a client without a read timeout, for waiting on streams; by default `redis` itself."""
+        """`blocking` is a client for waiting on streams, without read timeout and retries; by default `redis` itself.
+
+        Without retries, since a read for a consumer group that is sent twice gives out twice.
+        """
         self._redis = redis
         self._blocking = blocking or redis
         self._scripts = Scripts(redis)
@@ -94,7 +99,7 @@ class Log:
                 url,
                 socket_timeout=None,
                 socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-                retry=retry,
+                retry=Retry(NoBackoff(), 0),
             ),
         )
 
@@ -112,12 +117,17 @@ class Log:
         """Return if the server answers and takes writes.
 
         Raises:
-            LogUnavailable, LogFull
+            LogUnavailable, LogFull, ServerUnsupported
         """
-        try:
-            await self._redis.ping()
-        except RedisError as error:
-            raise_as_log_error(error)
+        await self._scripts.run("probe", [])
+
+    async def inspect(self) -> ServerReport:
+        """What server this is, and whether its settings keep the log's promises.
+
+        Raises:
+            LogUnavailable, ServerUnsupported
+        """
+        return await inspect_server(self._redis)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -132,11 +142,13 @@ __all__ = [
     "Location",
     "Log",
     "Opened",
+    "PayloadInvalid",
     "PayloadRefused",
     "RunBegan",
     "RunEnded",
     "RunLog",
     "RunSettings",
+    "ServerReport",
     "Signal",
     "StepEntry",
     "Taken",

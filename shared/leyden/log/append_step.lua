@@ -1,5 +1,6 @@
-#!lua
--- Append what the trainer decided or did, once per step id, if it still holds the lease.
+#!lua flags=allow-oom
+-- Append what the trainer decided or did, once per step id, if it still holds the lease. Also when memory is full: what
+-- a step has used is freed only after it.
 -- KEYS  steps  steps:ids  run
 -- ARGV  kind  step_id  epoch  data
 -- ->    {"appended", entry} | {"lost", holder}

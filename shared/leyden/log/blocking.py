@@ -8,6 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError
 
+from leyden.log.errors import LogUnavailable
 from leyden.log.scripts import raise_as_log_error, text
 
 SLICE_SECONDS = 20.0
@@ -42,7 +43,11 @@ async def read_stream(
         LogUnavailable: see `within`.
     """
     block = max(1, int(seconds * 1000))
-    reply = await within(seconds, redis.xread({stream: after}, count=count, block=block))
+    try:
+        reply = await within(seconds, redis.xread({stream: after}, count=count, block=block))
+    except LogUnavailable:
+        # The connection may just have gone stale. Reading changes nothing, so it is asked once more on a new one.
+        reply = await within(seconds, redis.xread({stream: after}, count=count, block=block))
     return entries_of(reply)
 
 

@@ -5,18 +5,32 @@ Invariants, each held by one script:
 - it is in flight while it is open and its replica's heart beats;
 - it is recorded once; what was lost meanwhile (its rollout ended, another attempt took over) is recorded as late and
   never becomes a sample;
-- closing works when memory is full, opening does not.
+- closing works when memory is full, opening does not;
+- a call whose opener never learned that it was opened is taken off again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 
-from leyden.log.errors import AttemptFenced, CallLost, RolloutFinished, RolloutMissing, RunPaused
+from leyden.log.errors import (
+    AttemptFenced,
+    CallLost,
+    LogFull,
+    LogUnavailable,
+    RolloutFinished,
+    RolloutMissing,
+    RunPaused,
+)
 from leyden.log.keys import RunKeys
 from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.scripts import Scripts, text
 from leyden.schemas import PauseState
+
+_TAKE_OFF_SECONDS = 600.0
+"""For how long a doubtful call is tried to be taken off while Redis is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,7 @@ class Calls:
     def __init__(self, scripts: Scripts, k: RunKeys) -> None:
         self._scripts = scripts
         self._keys = k
+        self._doubtful: set[asyncio.Task[None]] = set()
 
     async def open(
         self,
@@ -53,7 +68,8 @@ class Calls:
     ) -> Opened:
         """Note that `replica` is about to forward a call; opening an open call again changes nothing.
 
-        An agent gives the `nonce` of its token; with `admin`, attempts are not fenced.
+        An agent gives the `nonce` of its token; with `admin`, attempts are not fenced. If this raises LogUnavailable or
+        is cancelled, the call is taken off as soon as Redis answers: open another under a new id.
 
         Raises:
             RolloutMissing, RolloutFinished, AttemptFenced, RunPaused
@@ -61,11 +77,15 @@ class Calls:
         if not admin and not nonce:
             raise ValueError(f"call {call_id} of rollout {rollout_id} has neither a nonce nor the admin's rights")
         k = self._keys
-        outcome, *rest = await self._scripts.run(
-            "open_call",
-            (k.rollout(rollout_id), k.settings, k.replicas),
-            (rollout_id, attempt, call_id, replica, "" if admin else nonce or ""),
-        )
+        try:
+            outcome, *rest = await self._scripts.run(
+                "open_call",
+                (k.rollout(rollout_id), k.settings, k.replicas),
+                (attempt, call_id, replica, "" if admin else nonce or ""),
+            )
+        except (LogUnavailable, asyncio.CancelledError):
+            self._take_off_later(rollout_id, attempt, call_id)
+            raise
         match outcome:
             case b"opened":
                 return Opened(rest[0])
@@ -98,35 +118,60 @@ class Calls:
                 raise CallLost(rollout_id, call_id)
 
     async def close(
-        self, rollout_id: str, attempt: str, call_id: str, payload: bytes, *, event_type: str = "model_request"
+        self,
+        rollout_id: str,
+        attempt: str,
+        call_id: str,
+        payload: bytes,
+        *,
+        event_type: str = "model_request",
+        nonce: str | None = None,
     ) -> Closed:
         """Put on record what a call gave; closing it again changes nothing and returns the same.
 
-        `payload` is the event's data, encoded.
+        `payload` is the event's data, encoded. With the `nonce` of the rollout that the call was opened in, nothing is
+        recorded in a rollout that was created anew under the id.
 
         Raises:
             RolloutMissing: the rollout was freed meanwhile; nothing is recorded.
         """
-        k = self._keys
-        outcome, *rest = await self._scripts.run(
-            "close_call",
-            (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
-            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS),
-        )
+        if not payload:
+            raise ValueError(f"call {call_id} of rollout {rollout_id} has an empty payload; abandon it instead")
+        outcome, *rest = await self._close(rollout_id, attempt, call_id, event_type, payload, nonce)
         if outcome == b"missing":
             raise RolloutMissing(rollout_id)
         return Closed(text(rest[0]), late=outcome == b"late")
 
     async def abandon(self, rollout_id: str, attempt: str, call_id: str) -> None:
         """Take a call off that sampled nothing and leaves no event; also if it is not open or the rollout is gone."""
+        await self._close(rollout_id, attempt, call_id, "", b"", None)
+
+    async def _close(
+        self, rollout_id: str, attempt: str, call_id: str, event_type: str, payload: bytes, nonce: str | None
+    ) -> list:
         k = self._keys
-        await self._scripts.run(
+        return await self._scripts.run(
             "close_call",
             (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
-            (attempt, call_id, "", b"", REPLICA_TTL_SECONDS),
+            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS, nonce or ""),
         )
+
+    def _take_off_later(self, rollout_id: str, attempt: str, call_id: str) -> None:
+        task = asyncio.create_task(self._take_off(rollout_id, attempt, call_id))
+        self._doubtful.add(task)
+        task.add_done_callback(self._doubtful.discard)
+
+    async def _take_off(self, rollout_id: str, attempt: str, call_id: str) -> None:
+        deadline, pause = time.monotonic() + _TAKE_OFF_SECONDS, 0.1
+        while time.monotonic() < deadline:
+            try:
+                await self.abandon(rollout_id, attempt, call_id)
+                return
+            except (LogUnavailable, LogFull):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 5.0)
 
 
 def _pause(rest: list) -> PauseState:
     retry_after, reason = rest
-    return PauseState(paused=True, retry_after_seconds=int(text(retry_after) or 5), reason=text(reason) or None)
+    return PauseState(paused=True, retry_after_seconds=int(text(retry_after) or 0), reason=text(reason) or None)

@@ -1,7 +1,8 @@
 """Finished rollouts in the order in which they ended, for readers that each have their own place.
 
 Invariants:
-- a reader gets every completion at least once, from the first on, and keeps it pending until it acknowledges;
+- a reader gets every completion at least once, from the first on, and keeps it pending until it acknowledges; what was
+  on its way when a read broke comes with the next one;
 - a rollout is freed when every reader of its run has acknowledged it.
 """
 
@@ -20,6 +21,10 @@ from leyden.log.index import Index
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import State
+
+_HIGHEST = 2**63 - 1
+_ANSWER_SECONDS = 5.0
+"""How long a read that waits for nothing may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,15 @@ class Completions:
         self._scripts = scripts
         self._index = index
         self._keys = k
+        self._places: dict[tuple[str, str], int] = {}
+        """The last ordinal given to a reader's consumer by a read of this process."""
+        self._broken: set[tuple[str, str]] = set()
+        """Consumers whose last read did not come back."""
 
     async def page(self, after: int, limit: int) -> tuple[list[Completion], int]:
         """Up to `limit` completions past the `after`-th, and how many there ever were; freed ones are left out."""
         pipeline = self._redis.pipeline(transaction=True)
-        pipeline.xrange(self._keys.completions, f"({max(0, after)}-0", "+", count=max(1, limit))
+        pipeline.xrange(self._keys.completions, f"({min(max(0, after), _HIGHEST)}-0", "+", count=max(1, limit))
         pipeline.hget(self._keys.settings, "completed")
         try:
             rows, total = await pipeline.execute()
@@ -65,8 +74,17 @@ class Completions:
             RunMissing: the run has no such reader.
             LogUnavailable
         """
+        who = reader, consumer
+        if who in self._broken:
+            # The server may have given out what never arrived: it is pending, past what did arrive.
+            rows = await self._given(reader, consumer, f"{self._places.get(who, 0)}-0", count)
+            self._broken.discard(who)
+            if rows:
+                return self._arrived(who, rows)
+        self._broken.add(who)
         reply = await within(timeout_seconds, self._read_group(reader, consumer, ">", count, timeout_seconds))
-        return _completions(entries_of(reply))
+        self._broken.discard(who)
+        return self._arrived(who, entries_of(reply))
 
     async def pending(self, reader: str, consumer: str) -> list[Completion]:
         """What this consumer was given and has not acknowledged, oldest first.
@@ -78,7 +96,7 @@ class Completions:
         found: list[Completion] = []
         after = "0-0"
         while True:
-            rows = entries_of(await within(5, self._read_group(reader, consumer, after, 1000, None)))
+            rows = await self._given(reader, consumer, after, 1000)
             if not rows:
                 return found
             found += _completions(rows)
@@ -86,11 +104,28 @@ class Completions:
 
     async def acknowledge(self, reader: str, completions: Iterable[Completion]) -> int:
         """Be done with completions; returns how many rollouts were freed. Asking again changes nothing."""
-        return sum(await asyncio.gather(*(self._acknowledge(reader, each) for each in completions)))
+        outcomes = await asyncio.gather(*(self._acknowledge(reader, each) for each in completions))
+        if any(outcome != b"kept" for outcome in outcomes):
+            await self._index.release_freed(self._keys)
+        return outcomes.count(b"freed")
 
-    async def _acknowledge(self, reader: str, completion: Completion) -> bool:
+    async def free_acknowledged(self) -> int:
+        """Free what all remaining readers have acknowledged, after one was removed; returns how many rollouts.
+
+        Raises:
+            LogUnavailable
+        """
+        freed, after = 0, 0
+        while True:
+            page, _ = await self.page(after, 1000)
+            if not page:
+                return freed
+            freed += await self.acknowledge("", page)
+            after = page[-1].ordinal
+
+    async def _acknowledge(self, reader: str, completion: Completion) -> bytes:
         k, rollout_id = self._keys, completion.rollout_id
-        outcome, *rest = await self._scripts.run(
+        (outcome,) = await self._scripts.run(
             "acknowledge",
             [
                 k.rollout(rollout_id),
@@ -99,13 +134,19 @@ class Completions:
                 k.settings,
                 k.in_state(State.SUCCEEDED),
                 k.in_state(State.FAILED),
+                k.freed,
             ],
             [rollout_id, completion.ordinal, reader],
         )
-        if outcome != b"freed":
-            return False
-        await self._index.release(rollout_id, text(rest[0]))
-        return True
+        return outcome
+
+    def _arrived(self, who: tuple[str, str], rows: Entries) -> list[Completion]:
+        if rows:
+            self._places[who] = int(rows[-1][0].split("-")[0])
+        return _completions(rows)
+
+    async def _given(self, reader: str, consumer: str, after: str, count: int) -> Entries:
+        return entries_of(await within(_ANSWER_SECONDS, self._read_group(reader, consumer, after, count, None)))
 
     async def _read_group(self, reader: str, consumer: str, after: str, count: int, block_seconds: float | None):
         block = None if block_seconds is None else max(1, int(block_seconds * 1000))

@@ -1,21 +1,24 @@
 #!lua
 -- Create a rollout and queue it, once.
--- KEYS  rollout  events  queue  rollouts:queuing  run
+-- KEYS  rollout  events  queue  rollouts:queuing  run  freed
 -- ARGV  id  nonce  digest  is_train ("1" | "0")  data_id  payload
--- ->    {"created"} | {"exists", digest} | {"hidden"} | {"no run"} | {"run ended"}
+-- ->    {"created"} | {"exists", digest} | {"hidden"} | {"stale"} | {"no run"} | {"run ended"}
 --#include now
-local id, nonce, digest = ARGV[1], ARGV[2], ARGV[3]
+local id, nonce, digest, is_train, data_id = unpack(ARGV)
 local stored, hidden = unpack(redis.call('HMGET', KEYS[1], 'digest', 'hidden'))
 if hidden then return {'hidden'} end
 if stored then return {'exists', stored} end
 local begun, ended = unpack(redis.call('HMGET', KEYS[5], 'begun', 'ended'))
 if not begun then return {'no run'} end
 if ended then return {'run ended'} end
+-- The nonce belongs to a rollout that was freed: its tokens must not come to life again.
+if redis.call('ZSCORE', KEYS[6], id .. ' ' .. nonce) then return {'stale'} end
 
 local at = now()
 local entry = redis.call('XADD', KEYS[3], '*', 'id', id)
-redis.call('XADD', KEYS[2], '*', 'kind', 'created', 'at', at, 'data', ARGV[6])
-redis.call('HSET', KEYS[1], 'nonce', nonce, 'digest', digest, 'is_train', ARGV[4], 'data_id', ARGV[5],
+redis.call('XADD', KEYS[2], '*', 'kind', 'created', 'at', at, 'nonce', nonce, 'digest', digest, 'is_train', is_train,
+  'data_id', data_id, 'queued', entry, 'data', ARGV[6])
+redis.call('HSET', KEYS[1], 'nonce', nonce, 'digest', digest, 'is_train', is_train, 'data_id', data_id,
   'state', 'queuing', 'version', 1, 'created_at', at, 'updated_at', at, 'entry', entry)
 redis.call('ZADD', KEYS[4], at, id)
 return {'created'}

@@ -13,6 +13,10 @@ class LogFull(RuntimeError):
     """Redis is at its memory limit and refused the write; nothing was written."""
 
 
+class ServerUnsupported(RuntimeError):
+    """The server is not one that the log can be kept on; the message says why and what is."""
+
+
 class RolloutMissing(LookupError):
     """No rollout of this id exists, or it was deleted."""
 

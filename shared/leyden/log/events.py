@@ -26,8 +26,9 @@ from leyden.schemas import DEFAULT_ATTEMPT, Event
 class Entry:
     """One entry of a rollout's stream.
 
-    `kind` is created, started, patched, ended or deleted; event for what the contract calls an event; late for one that
-    came after its attempt or rollout was over; lost for a call that was open then. `at` is in Unix seconds.
+    `kind` is created, started, patched, handed back, ended, deleted or acknowledged; event for what the contract calls
+    an event; late for one that came after its attempt or rollout was over; lost for a call that was open then. `at` is
+    in Unix seconds.
     """
 
     entry: str

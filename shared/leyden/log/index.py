@@ -1,19 +1,27 @@
 """Which run a rollout id belongs to, and the nonce of its creation.
 
-Invariant: an id is bound to one run and one nonce from before its rollout is created until after it is freed.
+Invariants:
+- an id is bound to one run and one nonce from before its rollout is created until after it is freed;
+- the nonce of a freed rollout is never that of another, whoever dies or is held up between the steps: what is freed and
+  not yet released is on record in its run, and is released by whoever comes next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from leyden.log import keys
 from leyden.log.errors import RolloutMissing
+from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
+
+_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,20 @@ class Index:
         bound_run, nonce = await self._scripts.run("claim_id", [keys.index(rollout_id)], [run, uuid.uuid4().hex])
         return Location(text(bound_run), text(nonce))
 
-    async def release(self, rollout_id: str, nonce: str) -> None:
-        """Unbind an id whose rollout of that nonce is gone; asking again changes nothing."""
+    async def release(self, k: RunKeys, rollout_id: str, nonce: str) -> None:
+        """Unbind an id whose rollout of that nonce was freed; asking again changes nothing."""
         await self._scripts.run("release_id", [keys.index(rollout_id)], [nonce])
+        await self._scripts.run("note_released", [k.freed], [rollout_id, nonce])
+
+    async def release_freed(self, k: RunKeys) -> int:
+        """Unbind the ids of all rollouts of a run that were freed; returns how many."""
+        released = 0
+        while True:
+            try:
+                pairs: Any = await self._redis.zrangebyscore(k.freed, 0, 0, start=0, num=_PAGE)
+            except RedisError as error:
+                raise_as_log_error(error)
+            await asyncio.gather(*(self.release(k, *text(pair).split(" ")) for pair in pairs))
+            released += len(pairs)
+            if len(pairs) < _PAGE:
+                return released

@@ -62,6 +62,11 @@ class RunKeys:
         return f"leyden:{{{self.run}}}:models"
 
     @property
+    def freed(self) -> str:
+        """Sorted set: `ID NONCE` of freed rollouts, score 0 until the id is released, then the time of that."""
+        return f"leyden:{{{self.run}}}:freed"
+
+    @property
     def replicas(self) -> str:
         return f"leyden:{{{self.run}}}:replicas"
 

@@ -8,13 +8,17 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from leyden.log.errors import RunMissing
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import Model
 
 
 class Models:
-    """Registry of one run; every change raises the run's revision and is announced on its control stream."""
+    """Registry of one run; every change raises the run's revision and is announced on its control stream.
+
+    Every change raises RunMissing if the run has not begun.
+    """
 
     def __init__(self, redis: Redis, scripts: Scripts, k: RunKeys) -> None:
         self._redis = redis
@@ -41,7 +45,7 @@ class Models:
             raise_as_log_error(error)
         models = []
         for field, version in sorted(found.items()):
-            model, endpoint = text(field).split("\n")
+            model, endpoint = text(field).rsplit("\n", 1)
             models.append(Model(model=model, endpoint=endpoint, version=orjson.loads(version)))
         return models
 
@@ -51,6 +55,9 @@ class Models:
             for model in models
             for each in (f"{model.model}\n{model.endpoint}", orjson.dumps(model.version).decode())
         ]
-        return await self._scripts.run(
+        revision = await self._scripts.run(
             "set_models", [self._keys.models, self._keys.settings, self._keys.control], [how, *fields]
         )
+        if not revision:
+            raise RunMissing(self._keys.run)
+        return revision

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from leyden.log.control import Control
-from leyden.log.errors import DrainTimeout
+from leyden.log.errors import DrainTimeout, RunMissing
 from leyden.log.keys import RunKeys
 from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.scripts import Scripts, text
@@ -20,7 +20,7 @@ _LOOK_AGAIN_SECONDS = 3.0
 
 
 class Pause:
-    """The pause of one run."""
+    """The pause of one run; every method raises RunMissing if the run has not begun."""
 
     def __init__(self, scripts: Scripts, control: Control, k: RunKeys) -> None:
         self._scripts = scripts
@@ -59,9 +59,12 @@ class Pause:
 
     async def _set(self, verb: str, retry_after: int = 0, reason: str = "") -> PauseState:
         k = self._keys
-        paused, retry, why, inflight = await self._scripts.run(
+        reply = await self._scripts.run(
             "set_pause", [k.settings, k.replicas, k.control], [verb, REPLICA_TTL_SECONDS, retry_after, reason]
         )
+        if not reply:
+            raise RunMissing(k.run)
+        paused, retry, why, inflight = reply
         return PauseState(
             paused=paused == b"1", retry_after_seconds=int(text(retry)), reason=text(why) or None, inflight=inflight
         )

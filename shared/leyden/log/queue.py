@@ -43,6 +43,8 @@ class Queue:
     async def take(self, consumer: str, count: int) -> list[Taken]:
         """Take up to `count` entries that no controller has, without waiting.
 
+        If the answer is lost on its way, what was in it is held by `consumer` all the same: it comes to `take_over`.
+
         Raises:
             RunMissing: the run has not begun.
         """
@@ -86,13 +88,15 @@ class Queue:
         return taken
 
     async def hand_back(self, consumer: str, entry: str, rollout_id: str) -> None:
-        """Put a rollout back at the end of the queue, for any controller.
+        """Put a rollout back at the end of the queue, for any controller; doing so again changes nothing.
 
         Raises:
             LeaseLost: the controller no longer holds it.
         """
         outcome, rest = await self._scripts.run(
-            "hand_back", [self._keys.rollout(rollout_id), self._keys.queue], [rollout_id, entry, consumer]
+            "hand_back",
+            [self._keys.rollout(rollout_id), self._keys.events(rollout_id), self._keys.queue],
+            [rollout_id, entry, consumer],
         )
         if outcome == b"lost":
             raise LeaseLost(f"rollout {rollout_id} is held by {text(rest) or 'nobody'}, not by {consumer}")

@@ -1,19 +1,23 @@
 #!lua flags=allow-oom
--- Ask whether an open call may be forwarded once more. While the run is paused it is not in flight: it is taken off,
--- to be opened again after the pause.
+-- Ask whether an open call may be forwarded once more. While the run is paused it is not in flight: it is taken off and
+-- noted as held, to be opened again after the pause.
 -- KEYS  rollout  run  replicas  control
 -- ARGV  call  replica_ttl
 -- ->    {"open"} | {"paused", retry_after, reason} | {"lost"}
 --#include now
 --#include inflight
 local call = ARGV[1]
-local open = redis.call('HGET', KEYS[1], 'call:' .. call)
-if not open then return {'lost'} end
+local state, hidden, open, held =
+  unpack(redis.call('HMGET', KEYS[1], 'state', 'hidden', 'call:' .. call, 'held:' .. call))
+if hidden or (state ~= 'queuing' and state ~= 'running') then return {'lost'} end
 local paused, retry_after, reason = unpack(redis.call('HMGET', KEYS[2], 'paused', 'retry_after', 'reason'))
+if not open then
+  -- Whoever asks again because the answer was lost is told the same, even if the pause is over by now.
+  return held and {'paused', retry_after, reason} or {'lost'}
+end
 if not paused then return {'open'} end
 redis.call('HDEL', KEYS[1], 'call:' .. call)
-redis.call('HINCRBY', KEYS[2], 'inflight:' .. string.match(open, '^(%S+)'), -1)
-if inflight(KEYS[2], KEYS[3], now(), ARGV[2]) == 0 then
-  redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 'kind', 'drained')
-end
+redis.call('HSET', KEYS[1], 'held:' .. call, 1)
+landed(KEYS[2], string.match(open, '^(%S+)'))
+announce_if_drained(KEYS[2], KEYS[3], KEYS[4], now(), ARGV[2])
 return {'paused', retry_after, reason}

@@ -24,3 +24,11 @@ class Replicas:
     async def beat(self, replica: str) -> None:
         """Show that a replica is alive; due every `BEAT_SECONDS` while it has calls open."""
         await self._scripts.run("beat", [self._keys.replicas, self._keys.settings], [replica, _FORGET_AFTER_SECONDS])
+
+    async def leave(self, replica: str) -> None:
+        """Forget a replica that goes; a call that it still had open is no longer in flight."""
+        await self._scripts.run(
+            "leave",
+            [self._keys.replicas, self._keys.settings, self._keys.control],
+            [replica, REPLICA_TTL_SECONDS],
+        )

@@ -5,7 +5,8 @@ Invariants, each held by one script:
 - it ends once, and its completion is published in the same step;
 - `completions` has entry ids 1-0, 2-0, 3-0, … with no gap, in the order in which rollouts ended;
 - a rollout that has ended, or that a foreign controller has taken, has no entry in the queue;
-- a later attempt fences earlier ones and loses their open calls.
+- a later attempt fences earlier ones and loses their open calls;
+- an id whose rollout was freed may be used again, never with the nonce that it had.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from leyden.log.errors import (
     IdTaken,
     InputDiffers,
     LeaseLost,
+    LogUnavailable,
     RolloutFinished,
     RolloutMissing,
     RunMissing,
@@ -32,6 +34,7 @@ from leyden.log.errors import (
 )
 from leyden.log.index import Index
 from leyden.log.keys import RunKeys
+from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import (
     NewRollout,
@@ -45,6 +48,8 @@ from leyden.schemas import (
 )
 
 _STATUS_FIELDS = ("state", "job", "attempt", "error", "version", "created_at", "updated_at", "hidden", "is_train")
+_CLAIMS = 8
+"""How often a create may find that its rollout was freed under its hands."""
 
 
 class Rollouts:
@@ -64,37 +69,59 @@ class Rollouts:
             IdTaken: the id belongs to another run.
             RunMissing: the run has not begun, or has ended.
             TransitionRefused: a rollout of this id was deleted and is still being read.
-            ValueError: the input holds a number that is not finite.
+            PayloadInvalid: the input holds what is not JSON, or a number that is not finite.
             LogFull, LogUnavailable: nothing is known to be created; asking again is safe.
         """
-        rollout_id = new.rollout_id or uuid.uuid4().hex
-        location = await self._index.claim(rollout_id, self._keys.run)
-        if location.run != self._keys.run:
-            raise IdTaken(rollout_id, location.run)
-        body = new.model_dump(mode="json", exclude={"rollout_id"})
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
-        k = self._keys
-        outcome, *rest = await self._scripts.run(
-            "create_rollout",
-            [k.rollout(rollout_id), k.events(rollout_id), k.queue, k.in_state(State.QUEUING), k.settings],
-            [rollout_id, location.nonce, digest, int(new.is_train), data_id_of(new.input), encode(body)],
-        )
-        match outcome:
-            case b"no run" | b"run ended":
-                raise RunMissing(k.run)
-            case b"hidden":
-                raise TransitionRefused(rollout_id, "deleted, not yet read by all readers", "created")
-            case b"exists" if must_match and text(rest[0]) != digest:
-                raise InputDiffers(rollout_id)
-        return await self.get(rollout_id)
+        (made,) = await self.create_many([new], must_match=must_match)
+        return made
 
     async def create_many(self, new: Iterable[NewRollout], *, must_match: bool = False) -> list[Rollout]:
         """Create rollouts as `create` does, queued in order; if one raises, others may exist: asking again is safe."""
-        made = await asyncio.gather(*(self.create(each, must_match=must_match) for each in new), return_exceptions=True)
+        # Before any id is bound to a run that isn't there; the script looks again.
+        await self._require_run()
+        made = await asyncio.gather(*(self._create(each, must_match) for each in new), return_exceptions=True)
         for outcome in made:
             if isinstance(outcome, BaseException):
                 raise outcome
         return [rollout for rollout in made if isinstance(rollout, Rollout)]
+
+    async def _require_run(self) -> None:
+        try:
+            begun, ended = await self._redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.settings, ["begun", "ended"]
+            )
+        except RedisError as error:
+            raise_as_log_error(error)
+        if begun is None or ended is not None:
+            raise RunMissing(self._keys.run)
+
+    async def _create(self, new: NewRollout, must_match: bool) -> Rollout:
+        k = self._keys
+        rollout_id = new.rollout_id or uuid.uuid4().hex
+        body = new.model_dump(mode="json", exclude={"rollout_id"})
+        payload = encode(body)
+        digest = _digest(new)
+        for _ in range(_CLAIMS):
+            location = await self._index.claim(rollout_id, k.run)
+            if location.run != k.run:
+                raise IdTaken(rollout_id, location.run)
+            outcome, *rest = await self._scripts.run(
+                "create_rollout",
+                [k.rollout(rollout_id), k.events(rollout_id), k.queue, k.in_state(State.QUEUING), k.settings, k.freed],
+                [rollout_id, location.nonce, digest, int(new.is_train), _shown(data_id_of(new.input)), payload],
+            )
+            match outcome:
+                case b"stale":
+                    await self._index.release(k, rollout_id, location.nonce)
+                    continue
+                case b"no run" | b"run ended":
+                    raise RunMissing(k.run)
+                case b"hidden":
+                    raise TransitionRefused(rollout_id, "deleted, not yet read by all readers", "created")
+                case b"exists" if must_match and text(rest[0]) != digest:
+                    raise InputDiffers(rollout_id)
+            return await self.get(rollout_id)
+        raise LogUnavailable(f"rollout {rollout_id} was created and freed {_CLAIMS} times while it was to be created")
 
     async def get(self, rollout_id: str) -> Rollout:
         """A rollout as its log says.
@@ -117,7 +144,7 @@ class Rollouts:
             raise_as_log_error(error)
         if state is None or hidden:
             raise RolloutMissing(rollout_id)
-        return text(attempts).split()
+        return text(attempts).strip("\n").split("\n") if attempts else []
 
     async def attempts_with_open_calls(self, rollout_id: str) -> set[str]:
         """The attempts that have calls open, on replicas that are alive or not."""
@@ -163,10 +190,12 @@ class Rollouts:
                 k.events(rollout_id),
                 k.queue,
                 k.settings,
+                k.control,
+                k.replicas,
                 k.in_state(State.QUEUING),
                 k.in_state(State.RUNNING),
             ],
-            [rollout_id, attempt, entry, consumer, job_name],
+            [rollout_id, attempt, entry, consumer, job_name, REPLICA_TTL_SECONDS],
         )
         match outcome:
             case b"missing":
@@ -178,7 +207,9 @@ class Rollouts:
         return await self.get(rollout_id)
 
     async def patch(self, rollout_id: str, patch: StatusPatch) -> Rollout:
-        """Change a rollout's status as a foreign controller or an operator; an empty patch changes nothing.
+        """Change a rollout's status as a foreign controller or an operator.
+
+        A field that is set to None is cleared; an empty patch changes nothing.
 
         Raises:
             TransitionRefused: not one of queuing → running or failed, running → succeeded or failed.
@@ -187,19 +218,16 @@ class Rollouts:
         changes = patch.model_dump(mode="json", exclude_unset=True)
         if not changes:
             return await self.get(rollout_id)
-        wanted = changes.pop("state", None)
-        error = changes.pop("error_message", None)
-        names = {"last_attempt_id": "attempt", "k8s_job_name": "job"}
-        fields = [each for name, value in changes.items() if value is not None for each in (names[name], value)]
+        wanted = changes.pop("state", "")
+        error = changes.pop("error_message", None) if wanted in _FINAL else None
+        fields = [each for name, value in changes.items() for each in (_PATCHED[name], _shown(value or ""))]
         token = uuid.uuid4().hex
         k = self._keys
-        if wanted in (State.SUCCEEDED, State.FAILED):
+        if wanted in _FINAL:
             outcome, *rest = await self._end(rollout_id, State(wanted), error or "", "", "", token, fields)
-        elif wanted == State.QUEUING:
-            raise TransitionRefused(rollout_id, (await self.get(rollout_id)).status.state, wanted)
+        elif wanted in (State.QUEUING, None):
+            raise TransitionRefused(rollout_id, (await self.get(rollout_id)).status.state, str(wanted))
         else:
-            if error is not None:
-                fields += ["error", error]
             outcome, *rest = await self._scripts.run(
                 "patch_rollout",
                 [
@@ -207,10 +235,12 @@ class Rollouts:
                     k.events(rollout_id),
                     k.queue,
                     k.settings,
+                    k.control,
+                    k.replicas,
                     k.in_state(State.QUEUING),
                     k.in_state(State.RUNNING),
                 ],
-                [rollout_id, token, wanted or "", *fields],
+                [rollout_id, token, wanted, REPLICA_TTL_SECONDS, *fields],
             )
         match outcome:
             case b"missing":
@@ -255,25 +285,32 @@ class Rollouts:
                 k.completions,
                 k.settings,
                 k.control,
+                k.replicas,
+                k.freed,
                 *k.states,
             ],
-            [rollout_id],
+            [rollout_id, REPLICA_TTL_SECONDS],
         )
         if outcome == b"freed":
-            await self._index.release(rollout_id, text(rest[0]))
+            await self._index.release(k, rollout_id, text(rest[0]))
         return outcome != b"missing"
 
     async def retire(self, older_than_seconds: float, limit: int = 1000) -> int:
         """Delete up to `limit` finished rollouts created longer ago than that; returns how many."""
-        seconds, _ = await self._redis.time()
         old: list[bytes] = []
-        for state in (State.SUCCEEDED, State.FAILED):
-            members: Any = await self._redis.zrangebyscore(
-                self._keys.in_state(state), "-inf", seconds - older_than_seconds, start=0, num=limit
-            )
-            old += members
+        try:
+            seconds, microseconds = await self._redis.time()
+            until = seconds + microseconds / 1e6 - older_than_seconds
+            for state in (State.SUCCEEDED, State.FAILED):
+                members: Any = await self._redis.zrangebyscore(
+                    self._keys.in_state(state), "-inf", until, start=0, num=limit
+                )
+                old += members
+        except RedisError as error:
+            raise_as_log_error(error)
         for member in old[:limit]:
             await self.delete(text(member))
+        await self._index.release_freed(self._keys)
         return len(old[:limit])
 
     async def _end(
@@ -298,9 +335,10 @@ class Rollouts:
                 k.completions,
                 k.settings,
                 k.control,
+                k.replicas,
                 *k.states,
             ],
-            [rollout_id, state, error, entry, consumer, token, *fields],
+            [rollout_id, state, _shown(error), entry, consumer, token, REPLICA_TTL_SECONDS, *fields],
         )
 
     async def _read(self, ids: Sequence[str]) -> list[Rollout | None]:
@@ -318,6 +356,22 @@ class Rollouts:
             _rollout(rollout_id, *pair)
             for rollout_id, pair in zip(ids, zip(replies[::2], replies[1::2], strict=True), strict=True)
         ]
+
+
+_FINAL = (State.SUCCEEDED, State.FAILED)
+_PATCHED = {"last_attempt_id": "attempt", "k8s_job_name": "job", "error_message": "error"}
+"""The fields of a status patch, by their names in the rollout's hash."""
+
+
+def _digest(new: NewRollout) -> str:
+    """What a rollout is created with again: its input, mode and config, without what a later version may add to it."""
+    what = [new.input, new.is_train, new.config.model_dump(mode="json", exclude_defaults=True)]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _shown(words: str) -> str:
+    """Words from outside as they can be kept: half of a surrogate pair becomes an escape."""
+    return words.encode(errors="backslashreplace").decode()
 
 
 def _rollout(rollout_id: str, status: list[bytes | None], first: list) -> Rollout | None:

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from leyden.log.errors import RunMissing
 from leyden.log.keys import RunKeys
 from leyden.log.runs import RunSettings
-from leyden.log.scripts import Scripts, raise_as_log_error
+from leyden.log.scripts import Scripts, raise_as_log_error, text
 
 
 class Rules:
@@ -20,18 +20,20 @@ class Rules:
         self._keys = k
 
     async def settings(self) -> RunSettings:
-        """The rules that hold now.
+        """The rules that hold now; its readers are those the run has, whichever the rules were begun with.
 
         Raises:
             RunMissing: the run has not begun.
         """
         try:
-            rules = await self._redis.hget(self._keys.settings, "rules")  # pyright: ignore[reportGeneralTypeIssues]
+            rules, readers = await self._redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.settings, ["rules", "readers"]
+            )
         except RedisError as error:
             raise_as_log_error(error)
         if rules is None:
             raise RunMissing(self._keys.run)
-        return RunSettings.model_validate_json(rules)
+        return RunSettings.model_validate_json(rules).model_copy(update={"readers": text(readers).split()})
 
     async def set_settings(self, settings: RunSettings) -> None:
         """Change the rules for every call from now on.

@@ -59,10 +59,12 @@ class Runs:
         self._scripts = scripts
 
     async def begin(self, run: str, settings: RunSettings) -> bool:
-        """Begin a run, or bring new rules to one that has begun; True if it is new."""
+        """Begin a run, or bring new rules and further readers to one that has begun; True if it is new."""
         k = keys.RunKeys(run)
         new = await self._scripts.run(
-            "begin_run", [k.settings, k.queue, k.completions], [settings.model_dump_json(), *settings.readers]
+            "begin_run",
+            [k.settings, k.queue, k.completions, k.control],
+            [settings.model_dump_json(), *settings.readers],
         )
         await self._announce("began", run)
         return bool(new)
@@ -73,10 +75,8 @@ class Runs:
         Raises:
             RunMissing: no such run has begun.
         """
-        settings = keys.RunKeys(run).settings
-        if not await self._redis.hexists(settings, "begun"):  # pyright: ignore[reportGeneralTypeIssues]
+        if not await self._scripts.run("end_run", [keys.RunKeys(run).settings]):
             raise RunMissing(run)
-        await self._redis.hset(settings, "ended", "1")  # pyright: ignore[reportGeneralTypeIssues]
         await self._announce("ended", run)
 
     async def names(self) -> list[str]:
@@ -103,7 +103,7 @@ class Runs:
                 yield self._change(fields)
 
     async def _announce(self, kind: str, run: str) -> None:
-        await self._redis.xadd(keys.RUNS, {"kind": kind, "run": run})
+        await self._scripts.run("announce_run", [keys.RUNS], [kind, run])
 
     @staticmethod
     def _change(fields: dict[bytes, bytes]) -> RunBegan | RunEnded:

@@ -2,9 +2,10 @@
 -- Hold back new calls, or let them go again. From this script's end on no replica opens a call while paused.
 -- KEYS  run  replicas  control
 -- ARGV  "pause" | "resume" | "look"  replica_ttl  retry_after  reason
--- ->    {paused, retry_after, reason, inflight}
+-- ->    {paused, retry_after, reason, inflight} | {} if the run has not begun
 --#include now
 --#include inflight
+if redis.call('HEXISTS', KEYS[1], 'begun') == 0 then return {} end
 if ARGV[1] == 'pause' then
   redis.call('HSET', KEYS[1], 'paused', 1, 'retry_after', ARGV[3], 'reason', ARGV[4])
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 10000, '*', 'kind', 'paused')

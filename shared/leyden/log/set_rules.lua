@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Change a run's rules for every call from now on.
 -- KEYS  run  control
 -- ARGV  rules (JSON)
