@@ -9,27 +9,29 @@ A further system is a function like those below and a line in `SYSTEMS`.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
-from redis.asyncio import Redis
 
 from bench.answers import MODEL
 from bench.load import Target
-from bench.processes import free_port, running
+from bench.processes import NotStarted, free_port, running
 from leyden.auth import AgentClaims, Authority
 from leyden.log import Log
-from leyden.log.keys import RunKeys
+from leyden.log.errors import RunMissing
 from leyden.redis_server import RedisServer
 from leyden.schemas import DEFAULT_ATTEMPT, DEFAULT_RUN
+from leyden.triplet import MODEL_REQUEST
 
 _KEY = "a-key-for-measuring-0123456789abcdef"
+_BEGIN_SECONDS = 30.0
 _REPOSITORY = Path(__file__).parent.parent
 _ADMIN = {"authorization": f"Bearer {_KEY}"}
 
@@ -135,9 +137,10 @@ class Leyden:
             }
             command = [sys.executable, "-m", "leyden_gateway"]
             with running(name, command, setting.folder, port=port, env=env, cwd=_REPOSITORY) as process:
-                async with _client(port) as client, _log(server.url) as (log, redis):
+                async with _client(port) as client, _log(server.url) as log:
+                    await _until_begun(log)
                     await _prepare(client, setting)
-                    k = RunKeys(DEFAULT_RUN)
+                    run = log.run(DEFAULT_RUN)
                     authority = Authority(_KEY)
 
                     async def token(rollout: str) -> str:
@@ -145,8 +148,8 @@ class Leyden:
                         return authority.mint(AgentClaims(rollout, nonce, DEFAULT_ATTEMPT))
 
                     async def recorded() -> int:
-                        # Every entry but `created` is a call here: nothing starts or ends these rollouts.
-                        return sum([await redis.xlen(k.events(rollout)) - 1 for rollout in setting.rollouts])
+                        entries = [await run.events.entries(rollout) for rollout in setting.rollouts]
+                        return sum(entry.event_type == MODEL_REQUEST for each in entries for entry in each)
 
                     yield System(
                         base_url=f"http://127.0.0.1:{port}",
@@ -178,20 +181,31 @@ def _client(port: int) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def _log(url: str) -> AsyncIterator[tuple[Log, Redis]]:
-    log, redis = Log.connect(url), Redis.from_url(url)
+async def _log(url: str) -> AsyncIterator[Log]:
+    log = Log.connect(url)
     try:
-        yield log, redis
+        yield log
     finally:
         await log.close()
-        await redis.aclose()
+
+
+async def _until_begun(log: Log) -> None:
+    """Wait until the gateway has begun run `default`, which it does beside listening."""
+    async with asyncio.timeout(_BEGIN_SECONDS):
+        while True:
+            with suppress(RunMissing):
+                await log.run(DEFAULT_RUN).settings()
+                return
+            await asyncio.sleep(0.02)
 
 
 async def _prepare(client: httpx.AsyncClient, setting: Setting) -> None:
     models = [{"model": MODEL, "endpoint": f"{setting.stub_url}/v1"}]
     rollouts = [{"rollout_id": rollout, "input": {"task": rollout}} for rollout in setting.rollouts]
     for path, body in (("/api/models", models), ("/api/rollouts", rollouts)):
-        (await client.post(path, json=body)).raise_for_status()
+        answer = await client.post(path, json=body)
+        if answer.is_error:
+            raise NotStarted(f"{answer.request.method} {answer.url} gave {answer.status_code}: {answer.text[:500]}")
 
 
 async def _events(client: httpx.AsyncClient, rollout: str) -> list[dict[str, Any]]:
