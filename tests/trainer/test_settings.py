@@ -194,6 +194,7 @@ def test_an_unknown_or_contradicting_old_name_is_refused(old, said):
         ({"algorithm.filter_groups.enable": True}, "algorithm.filter_groups.enable is true"),
         ({"trainer.v1.sampler.sync_refill_failed_groups": True}, "sync_refill_failed_groups is true"),
         ({"actor_rollout_ref.actor.checkpoint.async_save": True}, "async_save is true"),
+        ({"algorithm.use_pf_ppo": True}, "algorithm.use_pf_ppo is true"),
         ({"algorithm.adv_estimator": "remax"}, "algorithm.adv_estimator is 'remax'"),
         ({"actor_rollout_ref.model.external_lib": None}, "external_lib loads leyden_trainer.loss"),
         ({"actor_rollout_ref.rollout.temperature": 0}, "rollout.temperature is 0"),

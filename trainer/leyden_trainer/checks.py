@@ -90,6 +90,8 @@ def _restarts(config: DictConfig) -> list[str]:
 
 def _updates(config: DictConfig) -> list[str]:
     problems = []
+    if _at(config, "algorithm.use_pf_ppo"):
+        problems.append("algorithm.use_pf_ppo is true: it resamples rows behind the batch on record; set it to false")
     estimator = str(_at(config, "algorithm.adv_estimator"))
     if reason := _UNFED_ESTIMATORS.get(estimator):
         problems.append(f"algorithm.adv_estimator is {estimator!r}: verl's v1 trainer can't use it, since {reason}")
