@@ -1,9 +1,4 @@
-"""Rows of a user's own, as verl's data loader wants them.
-
-Invariants:
-- a row is any JSON value; it stays what it is, since it becomes the input of rollouts;
-- verl's loader carries a row's index, not the row, so nothing in verl has to understand it.
-"""
+"""Rows of a user's own: any JSON values, each the input of the rollouts that run on it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +6,7 @@ from typing import Any
 import orjson
 
 DATA_SOURCE = "rollouts"
-"""verl groups validation metrics by data source; a row may name its own under `data_source`."""
+"""What a row counts under that names no `data_source` of its own."""
 
 
 class RowInvalid(ValueError):
@@ -36,23 +31,10 @@ class Rows(Sequence[Any]):
         return self._encoded
 
 
-class LoaderRows:
-    """What verl's data loader reads of `rows`: a map-style dataset of one dict a row.
-
-    `raw_prompt` stands in for the prompt that verl counts rows by; the agent decides what is asked.
-    """
-
-    def __init__(self, rows: Rows, max_samples: int = -1) -> None:
-        self._rows = rows
-        self._length = len(rows) if max_samples < 0 else min(len(rows), max_samples)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self._rows[index]
-        source = row.get("data_source") if isinstance(row, dict) else None
-        return {"raw_prompt": "", "index": index, "data_source": source if isinstance(source, str) else DATA_SOURCE}
+def data_source_of(row: Any) -> str:
+    """The group of validation metrics that a row belongs to."""
+    source = row.get("data_source") if isinstance(row, dict) else None
+    return source if isinstance(source, str) else DATA_SOURCE
 
 
 def _encode(index: int, row: Any) -> bytes:

@@ -24,14 +24,20 @@ class RolloutsStalled(TimeoutError):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one repeat came to: the rollout that settled it, its rows' keys and tags in row order, or why it has none."""
+    """What one repeat came to, in the rollout that settled it.
+
+    Either `rows`, the keys and tags of its rows in row order, or `failure`, why it has none. `filled`: the rollout
+    failed and is used all the same; `reward_filled`: no valid reward was reported; `dropped` counts calls by reason.
+    """
 
     rollout_id: str
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    reward: float | None = None
+    reward: float = 0.0
+    digest: str = ""
     failure: str = ""
     filled: bool = False
-    dropped_rows: int = 0
+    reward_filled: bool = False
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,6 +83,7 @@ class Groups:
             self._note()
 
     def settle(self, uid: str, repeat: int, outcome: Outcome) -> None:
+        """Note what a repeat came to."""
         with self._changed:
             group = self._groups[uid]
             del group.open[repeat]

@@ -71,10 +71,15 @@ def build_app(engine: TinyEngine) -> FastAPI:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": engine.tokenizer.decode(tokens, skip_special_tokens=True)},
+                    "message": {
+                        "role": "assistant",
+                        "content": engine.tokenizer.decode(tokens, skip_special_tokens=True),
+                    },
                     "finish_reason": "stop" if finished else "length",
                     "token_ids": tokens,
-                    "logprobs": {"content": [{"token": "", "logprob": value, "top_logprobs": []} for value in log_probs]},
+                    "logprobs": {
+                        "content": [{"token": "", "logprob": value, "top_logprobs": []} for value in log_probs]
+                    },
                 }
             ],
             "usage": {

@@ -1,8 +1,8 @@
 """OpenAI servers outside of verl, vLLM's in development mode: weights go through a file, then each server reloads.
 
 Invariants:
-- a server that was told to pause is resumed only after it reloaded the weights and dropped its prefix cache, so it never
-  samples with a mixture; one that failed stays paused, and the next `load` begins anew;
+- a server that was told to pause is resumed only after it reloaded the weights and dropped its prefix cache, so it
+  never samples with a mixture; one that failed stays paused, and the next `load` begins anew;
 - every request has a deadline, and its error names the server, the request and the answer.
 """
 
@@ -80,7 +80,9 @@ class OpenAIServers:
         except httpx.TransportError as error:
             raise EngineError(f"{url}{path} can't be reached: {error!r}") from error
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise EngineError(f"{url} has no {path}: start vLLM with VLLM_SERVER_DEV_MODE=1 so that it can reload weights")
+            raise EngineError(
+                f"{url} has no {path}: start vLLM with VLLM_SERVER_DEV_MODE=1 so that it can reload weights"
+            )
         if answer.is_error:
             raise EngineError(f"{url}{path} answered {answer.status_code}: {answer.text[:500]}")
         return answer

@@ -21,7 +21,7 @@ BACKEND = "leyden_weight_file"
 WEIGHTS = "model.safetensors"
 
 
-@CheckpointEngineRegistry.register(BACKEND)
+@CheckpointEngineRegistry.register(BACKEND)  # pyright: ignore[reportAttributeAccessIssue]
 class WeightFileEngine(CheckpointEngine):
     """Writes weights where servers outside of verl can read them; receives none.
 

@@ -4,7 +4,9 @@ import os
 from typing import Any
 
 import torch.distributed
-from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+from verl.trainer.ppo.utils import Role
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import FSDPEngineWithLMHead
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 
@@ -41,13 +43,14 @@ class CpuFSDP2Engine(FSDPEngineWithLMHead):
     """FSDP2 whose reference policy is not offloaded: that pins memory, for which there must be an accelerator."""
 
     def _build_fsdp_module(self, module: Any) -> Any:
-        config = self.engine_config
+        config: Any = self.engine_config  # pyright: ignore[reportAttributeAccessIssue]
         forward_only, config.forward_only = config.forward_only, False
         try:
-            return super()._build_fsdp_module(module)
+            return super()._build_fsdp_module(module)  # pyright: ignore[reportAttributeAccessIssue]
         finally:
             config.forward_only = forward_only
 
 
-WORKERS: dict[type, type] = {ActorRolloutRefWorker: CpuActorRolloutRefWorker, TrainingWorker: CpuTrainingWorker}
-"""verl's worker classes and what stands in for each of them."""
+def worker_for(role: Role) -> type:
+    """The worker class that plays a role in training."""
+    return CpuTrainingWorker if role is Role.Critic else CpuActorRolloutRefWorker

@@ -1,0 +1,95 @@
+"""A whole deployment on this machine, for tests: gateway, controller and a tiny model server as processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+SUPPORT = Path(__file__).parent
+KEY = "a-key-for-tests"
+_START_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Deployment:
+    """Processes over one Redis; each writes its output to a file of its name in `folder`."""
+
+    def __init__(self, redis_url: str, model: Path, folder: Path) -> None:
+        self.redis_url = redis_url
+        self.model = model
+        self.folder = folder
+        self.gateway_port, self.server_port = free_port(), free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def server_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway_port}"
+
+    def __enter__(self) -> Self:
+        self.start("server", [str(SUPPORT / "tiny_server.py"), str(self.model), str(self.server_port)])
+        self.start("gateway", ["-m", "leyden_gateway", "--port", str(self.gateway_port)])
+        self.start("controller", ["-m", "leyden_controller", "--slots", "4"])
+        self.wait_for(f"{self.gateway_url}/healthz", "gateway")
+        self.wait_for(f"{self.server_url}/health", "server")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout=20)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "LEYDEN_REDIS_URL": self.redis_url,
+            "LEYDEN_KEY": KEY,
+            "LEYDEN_GATEWAY_URL": self.gateway_url,
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        output = (self.folder / f"{name}.log").open("ab")
+        process = subprocess.Popen(
+            ["nice", "-n", "5", sys.executable, *arguments],
+            env=self.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._processes[name] = process
+        return process
+
+    def wait_for(self, url: str, name: str) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._processes[name].poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.2)
+        raise AssertionError(f"{name} did not start: {(self.folder / f'{name}.log').read_text()[-2000:]}")

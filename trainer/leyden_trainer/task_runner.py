@@ -1,0 +1,82 @@
+"""The Ray actor in which training runs: verl's task runner, with Leyden's trainer and manager in it."""
+
+from typing import Any
+
+import ray
+import structlog
+from omegaconf import DictConfig, OmegaConf
+
+from leyden_trainer.dataset import Rows
+
+logger = structlog.get_logger(__name__)
+
+
+class TaskRunner:
+    """Trains with `trainer_class` on `train` and `val`, sequences of rows."""
+
+    trainer_class: Any = None
+    """A trainer of verl's with `FromTheLog` before it; None chooses by `trainer.v1.trainer_mode`."""
+
+    def __init__(self, train: Rows, val: Rows) -> None:
+        self._train = train
+        self._val = val
+
+    def run(self, config: DictConfig) -> None:
+        """Train to the end, or go on where a checkpoint says."""
+        import transfer_queue as tq
+        from verl.utils.logging_utils import configure_verl_logging
+
+        from leyden_trainer.settings import LeydenSettings
+        from leyden_trainer.training_run import TrainingRun
+        from leyden_trainer.verl_config import fit_verl
+
+        configure_verl_logging()
+        settings = LeydenSettings.from_config(config)
+        training = TrainingRun(config, settings, self._train, self._val)
+        finished = False
+        try:
+            fit_verl(config, settings, len(self._train), len(self._val))
+            config.transfer_queue.enable = True
+            OmegaConf.resolve(config)
+            tq.init(config.transfer_queue)
+            try:
+                self._fit(config, training)
+                finished = True
+            finally:
+                tq.close()
+        finally:
+            training.close(finished=finished)
+
+    def _fit(self, config: DictConfig, training: Any) -> None:
+        from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+        from leyden_trainer.trainer import LeydenTrainerSync
+        from leyden_trainer.verl_config import ROLLOUT_NAME
+
+        RolloutReplicaRegistry.register(ROLLOUT_NAME, lambda: RolloutReplica)
+        trainer_class: Any = self.trainer_class or LeydenTrainerSync
+        trainer = trainer_class(config, training)
+        succeeded = False
+        try:
+            trainer.init()
+            logger.info("training", run=training.session.run.run, branch=training.branch, step=training.resume.step)
+            trainer.fit(training.manager)
+            succeeded = True
+        finally:
+            if (tracking := getattr(trainer, "logger", None)) is not None:
+                tracking.finish(exit_code=0 if succeeded else 1)
+
+
+class RunnerFor:
+    """What verl's `run_ppo` makes its task runner with: an actor class and the rows that it is made for."""
+
+    def __init__(self, runner: type[TaskRunner], train: Rows, val: Rows) -> None:
+        self._actor = ray.remote(runner)
+        self._rows = (train, val)
+
+    def options(self, **options: Any) -> "RunnerFor":
+        self._actor = self._actor.options(**options)
+        return self
+
+    def remote(self) -> Any:
+        return self._actor.remote(*self._rows)
