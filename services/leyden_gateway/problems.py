@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from leyden.auth import CredentialRefused
+from leyden.log.encoding import PayloadInvalid
 from leyden.log.errors import (
     AttemptFenced,
     CallLost,
@@ -61,6 +62,7 @@ STATUSES: Mapping[type[Exception], int] = {
     LeaseLost: 409,
     BodyTooLarge: 413,
     AgentError: 400,
+    PayloadInvalid: 422,
     RunPaused: 429,
     NoServers: 503,
     LogUnavailable: 503,

@@ -28,8 +28,8 @@ def prompt_ids(body: JSON) -> list[int]:
 
 
 def token_ids(text: str) -> list[int]:
-    """One id a word."""
-    return [zlib.crc32(word.encode()) % 50_000 for word in text.split()]
+    """One id a token."""
+    return [zlib.crc32(token.encode()) % 50_000 for token in tokens_of(text)]
 
 
 def entry(token: str, log_prob: float = -0.5) -> JSON:
@@ -177,9 +177,9 @@ class StubModel:
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, handler_cancellation=True)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port, shutdown_timeout=0.1)
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         host, bound = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{bound}/v1"

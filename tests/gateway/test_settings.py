@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from leyden_gateway.settings import GatewaySettings, UnsafeSettings, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "key"), [("0.0.0.0", ""), ("::", ""), ("10.0.0.1", "changeme"), ("gpu-box", "sk-1234")]
+)
+def test_a_reachable_address_needs_a_key_of_its_own(host, key):
+    with pytest.raises(UnsafeSettings, match=host):
+        GatewaySettings(host=host, key=key).check()
+
+    GatewaySettings(host=host, key=key, insecure=True).check()
+    GatewaySettings(host=host, key="tKx3-a-random-one").check()
+    GatewaySettings(host="127.0.0.1", key=key).check()
+
+
+def test_loopback_addresses_are_known():
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "192.168.0.1", "example.org")] == [False] * 3
+
+
+def test_the_contracts_variable_gives_the_key_too(monkeypatch):
+    monkeypatch.delenv("LEYDEN_KEY", raising=False)
+    monkeypatch.setenv("AGL_KEY", "from-agl")
+
+    assert GatewaySettings().key.get_secret_value() == "from-agl"
+
+
+def test_the_key_is_not_shown():
+    assert "hush" not in repr(GatewaySettings(key="hush"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0"),
+        (["--port", "99999"], "99999"),
+        (["--upstream-timeout-seconds", "-1"], "upstream_timeout_seconds"),
+        (["--max-body-bytes", "many"], "many"),
+        (["--wrokers", "2"], "wrokers"),
+    ],
+)
+def test_bad_settings_stop_the_start_by_name(arguments, named):
+    done = subprocess.run(
+        [sys.executable, "-m", "leyden_gateway", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode != 0
+    assert named in done.stderr
