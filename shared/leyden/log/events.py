@@ -63,7 +63,8 @@ class Events:
         nonce: str | None = None,
         admin: bool = True,
     ) -> Event:
-        """Append an event; with an `event_id`, appending it again changes nothing and returns the first one's time.
+        """Append an event; with an `event_id`, appending it to the attempt again changes nothing and returns the first
+        one's time.
 
         Raises:
             RolloutMissing
@@ -75,7 +76,14 @@ class Events:
         outcome, *rest = await self._scripts.run(
             "append_event",
             [k.rollout(rollout_id), k.events(rollout_id)],
-            [attempt, event_type, event_id or uuid.uuid4().hex, encode(data), "" if admin else nonce or ""],
+            [
+                attempt,
+                event_type,
+                # An attempt that follows another starts from nothing and names its events as that one did.
+                f"{attempt}.{event_id or uuid.uuid4().hex}",
+                encode(data),
+                "" if admin else nonce or "",
+            ],
         )
         match outcome:
             case b"appended":
