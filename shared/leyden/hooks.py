@@ -5,11 +5,15 @@ Written for Agent Lightning v1.0's hooks, whose files work unchanged.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
+from leyden import schemas
 from leyden.schemas import Event, NewRollout, Rollout
 
 
@@ -42,6 +46,24 @@ class HooksInvalid(ValueError):
     """The hooks file does not define exactly one subclass of `RolloutHooks`."""
 
 
+_OLD_MODULES: dict[str, dict[str, Any]] = {
+    "agentlightning": {},
+    "agentlightning.hooks": {"RolloutHooks": RolloutHooks, "TraceWriter": TraceWriter},
+    "agentlightning.schemas": {
+        "Event": schemas.Event,
+        "Model": schemas.Model,
+        "Rollout": schemas.Rollout,
+        "RolloutConfig": schemas.RolloutConfig,
+        "RolloutCreate": schemas.NewRollout,
+        "RolloutK8sConfig": schemas.K8sConfig,
+        "RolloutLocalConfig": schemas.LocalConfig,
+        "RolloutMetadata": schemas.RolloutMetadata,
+        "RolloutState": schemas.State,
+    },
+}
+"""What a hooks file written for Agent Lightning imports, where that is not installed."""
+
+
 def load_hooks(path: str | Path) -> RolloutHooks:
     """Create the one `RolloutHooks` subclass that a Python file defines.
 
@@ -53,13 +75,30 @@ def load_hooks(path: str | Path) -> RolloutHooks:
     if spec is None or spec.loader is None:
         raise HooksInvalid(f"hooks file {file} does not exist or is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    # Data classes and pickles of the file look their module up.
+    sys.modules[spec.name] = module
+    _stand_in_for_agent_lightning()
     spec.loader.exec_module(module)
-    found = [
+    bases: tuple[type[RolloutHooks], ...] = (RolloutHooks, sys.modules["agentlightning.hooks"].RolloutHooks)
+    found: list[Any] = [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)
-        if issubclass(member, RolloutHooks) and member is not RolloutHooks and member.__module__ == module.__name__
+        if issubclass(member, bases) and member not in bases and member.__module__ == module.__name__
     ]
     if len(found) != 1:
         names = ", ".join(sorted(member.__name__ for member in found)) or "none"
         raise HooksInvalid(f"hooks file {file} must define exactly one subclass of RolloutHooks, found: {names}")
     return found[0]()
+
+
+def _stand_in_for_agent_lightning() -> None:
+    if "agentlightning.hooks" in sys.modules:
+        return
+    if importlib.util.find_spec("agentlightning") is not None:
+        importlib.import_module("agentlightning.hooks")
+        return
+    for name, members in _OLD_MODULES.items():
+        module = ModuleType(name, __doc__)
+        module.__path__ = []
+        vars(module).update(members)
+        sys.modules[name] = module

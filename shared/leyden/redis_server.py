@@ -2,8 +2,9 @@
 
 Invariants:
 - its append-only file lies in a data folder, so that a restart finds everything;
-- it listens on 127.0.0.1 only, and ends with the process that started it, even if that is killed;
-- one folder has one server: a second start on a folder in use is refused.
+- it listens on 127.0.0.1 only, and ends with the thread that started it (the main one, say), even if that is killed;
+- one folder has one server: a second start on a folder in use is refused, also while the server of a process that was
+  killed is still writing its last.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from leyden.processes import free_port, own_group_until_parent_dies
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_FOLDER_SECONDS = 5.0
+"""How long a folder may stay in use by a server that is just ending."""
+
+_PORTS = 3
+"""How many free ports are tried; another program may take one before the server does."""
 
 
 class RedisNotStarted(RuntimeError):
@@ -59,12 +65,32 @@ class RedisServer:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._take_folder()
-        self._port = self._port or free_port()
+        try:
+            self._launch_on_some_port()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _launch_on_some_port(self) -> None:
+        for tries_left in reversed(range(_PORTS)):
+            port = self._port or free_port()
+            try:
+                self._launch(port)
+            except RedisNotStarted:
+                if self._port or not tries_left:
+                    raise
+            else:
+                self._port = port
+                return
+
+    def _launch(self, port: int) -> None:
         log = self._folder / "redis.log"
+        written = log.stat().st_size if log.exists() else 0
         command = [
             find_server(),
             *("--bind", "127.0.0.1"),
-            *("--port", str(self._port)),
+            *("--port", str(port)),
             *("--dir", str(self._folder.resolve())),
             *("--appendonly", "yes"),
             *("--appendfsync", self._appendfsync),
@@ -77,27 +103,23 @@ class RedisServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # It holds the folder's lock for as long as it lives, whatever becomes of us.
+            pass_fds=() if self._lock is None else (self._lock,),
             preexec_fn=own_group_until_parent_dies,
         )
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
+        while not _answers(port, self._process.pid):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                words = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else ["no log was written"]
-                self.stop()
-                raise RedisNotStarted(f"{command[0]} on port {self._port} did not start: " + " / ".join(words))
+                self._end_process()
+                words = log.read_bytes()[written:].decode(errors="replace").splitlines()[-5:] if log.exists() else []
+                raise RedisNotStarted(
+                    f"{command[0]} on port {port} did not start: " + (" / ".join(words) or "it wrote no log")
+                )
             time.sleep(0.01)
-        return self
 
     def stop(self) -> None:
         """End the server; what it holds is on disk. Stopping a stopped server changes nothing."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process = None
+        self._end_process()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -125,25 +147,44 @@ class RedisServer:
     ) -> None:
         self.stop()
 
+    def _end_process(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+
     def _take_folder(self) -> None:
         lock = os.open(self._folder / "leyden.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise RedisNotStarted(
-                f"{self._folder} is in use by another Leyden; stop it or choose another folder"
-            ) from None
-        self._lock = lock
+        deadline = time.monotonic() + _FOLDER_SECONDS
+        while self._lock is None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = lock
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(lock)
+                    raise RedisNotStarted(
+                        f"{self._folder} is in use by another Leyden; stop it or choose another folder"
+                    ) from None
+                time.sleep(0.05)
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                # While it loads its file the server answers -LOADING.
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
-            return False
+
+def _answers(port: int, pid: int) -> bool:
+    """Whether the server of that process id serves the port: another program's server may."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+    except OSError:
+        return False
+    # While it loads its file the server answers PING with -LOADING.
+    return answer.startswith(b"+PONG") and f"\r\nprocess_id:{pid}\r\n".encode() in answer
 
 
 def find_server() -> str:
