@@ -17,7 +17,7 @@ from examples.models.folder import make_once
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-END = "<end>"
+END, END_ID = "<end>", 0
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}" + END + "{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -36,7 +36,7 @@ def tokenizer() -> "PreTrainedTokenizerFast":
     from transformers import PreTrainedTokenizerFast
 
     characters = ["\n", *map(chr, range(ord(" "), ord("~") + 1))]
-    vocabulary = {END: 0} | {character: index for index, character in enumerate(characters, 1)}
+    vocabulary = {END: END_ID} | {character: index for index, character in enumerate(characters, 1)}
     by_character = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="?"))
     by_character.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     by_character.decoder = decoders.Fuse()
@@ -63,8 +63,8 @@ def _fill(folder: Path, seed: int) -> None:
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT_LENGTH,
         tie_word_embeddings=False,
-        pad_token_id=characters.pad_token_id,
-        eos_token_id=characters.eos_token_id,
+        pad_token_id=END_ID,
+        eos_token_id=END_ID,
         bos_token_id=None,
     )
     torch.manual_seed(seed)

@@ -37,7 +37,8 @@ def solve(task: Mapping[str, Any], ask: Ask) -> float:
     first = verify(task, answer)
     if first.right:
         return first.score
-    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": first.feedback}]
+    messages.append({"role": "assistant", "content": answer})
+    messages.append({"role": "user", "content": first.feedback})
     second = verify(task, ask(messages))
     return max(first.score, SECOND_TRY_IS_WORTH * second.score)
 

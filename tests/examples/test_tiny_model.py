@@ -16,7 +16,8 @@ SAMPLED = st.lists(
 
 
 def prompt(messages: list[dict[str, str]]) -> list[int]:
-    return CHARACTERS.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    text = CHARACTERS.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return CHARACTERS(str(text)).input_ids
 
 
 @given(first=SAMPLED, second=SAMPLED, feedback=st.text(max_size=12))
