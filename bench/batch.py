@@ -36,7 +36,7 @@ _REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one step costs, in µs a model call; the median of several runs."""
+    """What one step costs, in µs of CPU time a model call; the median of several runs."""
 
     step: str
     prompt_tokens: int
@@ -108,10 +108,10 @@ def _events(rollout: str, payloads: Sequence[bytes]) -> list[Event]:
 
 def _microseconds(work: Callable[[Any], Any], items: Sequence[Any]) -> float:
     def once() -> float:
-        began = time.perf_counter()
+        began = time.thread_time()
         for item in items:
             work(item)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     return statistics.median(once() for _ in range(_REPEATS)) * 1e6
 
