@@ -9,7 +9,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -24,7 +26,9 @@ from leyden_controller import history
 from leyden_controller.metrics import Metrics
 from leyden_controller.patience import Patience
 from leyden_controller.runner import Cause, Ending, Launch, Runner, RunnerFailed, RunningAttempt, StartRefused
-from leyden_controller.verdict import Finish, Try, verdict
+from leyden_controller.verdict import INFRA_FAILURES, Finish, verdict
+
+_FIRST_PAUSE_SECONDS = 0.25
 
 
 class Stop(Enum):
@@ -59,6 +63,7 @@ class Life:
         self._means = means
         self._run = run
         self._stopped: Stop | None = None
+        self._stop_asked = asyncio.Event()
         self._running: RunningAttempt | None = None
         self._log = structlog.get_logger().bind(run=run.run, rollout_id=taken.rollout_id)
 
@@ -66,6 +71,7 @@ class Life:
         """Kill the agent and be over soon. The first reason counts, but for a shutdown, which any other replaces."""
         if self._stopped in (None, Stop.SHUTDOWN):
             self._stopped = why
+        self._stop_asked.set()
         if self._running is not None:
             self._running.kill()
 
@@ -85,15 +91,23 @@ class Life:
         endings = []
         if rollout.status.state is not State.QUEUING:
             endings = await self._through("read", lambda: history.endings(self._run, self._id))
-        while self._stopped is None:
-            match verdict(rollout.config, endings):
-                case Finish() as finish:
-                    return await self._end(finish)
-                case Try(attempt):
-                    endings.append(await self._attempt(rollout, attempt))
-        if self._stopped is Stop.SHUTDOWN:
-            await self._hand_back()
+        while self._stopped in (None, Stop.SHUTDOWN):
+            step = verdict(rollout.config, endings)
+            if isinstance(step, Finish):
+                return await self._end(step)
+            await self._breathe(endings)
+            if self._stopped is None:
+                endings.append(await self._attempt(rollout, step.attempt))
+            elif self._stopped is Stop.SHUTDOWN:
+                return await self._hand_back()
         return None
+
+    async def _breathe(self, endings: Sequence[Ending]) -> None:
+        """Wait a little after failures of ours, the longer the more there were, so that their reason may pass."""
+        failures = sum(ending.cause in INFRA_FAILURES for ending in endings)
+        if failures and endings[-1].cause in INFRA_FAILURES:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), min(_FIRST_PAUSE_SECONDS * 4 ** (failures - 1), 30))
 
     async def _attempt(self, rollout: Rollout, attempt: str) -> Ending:
         launch = await self._launch(rollout, attempt)

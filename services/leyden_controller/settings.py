@@ -37,7 +37,7 @@ class ControllerSettings(BaseSettings):
     """How many agents may run at once."""
     lease_seconds: Seconds = 15
     """After how long without a sign of life a controller's rollouts are given to another."""
-    shutdown_grace_seconds: float = Field(default=30, ge=0)
+    shutdown_grace_seconds: float = Field(default=15, ge=0)
     """How long agents may run on after SIGTERM, before their rollouts are handed back."""
     redis_deadline_seconds: Seconds = 600
     """How long the controller waits for a Redis that is away, before it gives up and exits."""

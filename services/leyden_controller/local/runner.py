@@ -103,10 +103,15 @@ class LocalRunner:
         except BaseException:
             connection.close()
             raise
-        if "refused" in answer:
-            connection.close()
-            raise StartRefused(answer["refused"])
-        return LocalAttempt(connection, order, answer["started"])
+        match answer:
+            case {"started": pid}:
+                return LocalAttempt(connection, order, pid)
+            case {"refused": reason}:
+                connection.close()
+                raise StartRefused(reason)
+            case _:
+                connection.close()
+                raise RunnerFailed(f"the agent's process could not be started: {answer['failed']}")
 
     async def _keeper(self) -> KeeperConnection:
         await self.open()

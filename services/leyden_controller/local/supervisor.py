@@ -2,8 +2,8 @@
 
 Run as a script by a bare interpreter (`python -I -S supervisor.py FD`), so it may import nothing but the standard
 library. One *supervisor* stays warm for each controller. For every file descriptor that the controller sends over FD it
-forks a *keeper*, which talks to the controller over that descriptor: it is sent an order, answers `refused` or
-`started`, and in the end `ended`.
+forks a *keeper*, which talks to the controller over that descriptor: it is sent an order, answers `refused`, `failed`
+or `started`, and in the end `ended`.
 
 Invariants:
 - a closed connection is the only way to say "stop", so a controller says it by dying, too;
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import select
@@ -33,6 +34,9 @@ OUTPUT_BYTES = 16 * 1024
 
 KILL_SECONDS = 10
 """How long killed processes may take to go, before they are given up as stuck in the kernel."""
+
+SHORTAGES = {errno.EAGAIN, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ETXTBSY}
+"""Errors for which no order is to blame."""
 
 _LENGTH = struct.Struct(">I")
 _PR_SET_PDEATHSIG = 1
@@ -128,7 +132,8 @@ def keep(controller: socket.socket) -> None:
     try:
         agent = start(order["argv"], order["cwd"], order["env"])
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        send(controller, {"refused": refusal(error, order)})
+        ours = isinstance(error, OSError) and error.errno in SHORTAGES
+        send(controller, {"failed" if ours else "refused": refusal(error, order)})
         return
     send(controller, {"started": agent.pid})
     send(controller, {"ended": watch(agent, controller, wakeups, order["timeout_seconds"])})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 
@@ -31,6 +31,8 @@ from leyden.log.scripts import Scripts
 from leyden.log.server import ServerReport, inspect_server
 from leyden.log.steps import StepEntry, Steps
 
+_CONNECTIONS = 64
+_MOST_WAITERS = 10_000
 _ANSWER_TIMEOUT_SECONDS = 10.0
 _CONNECT_TIMEOUT_SECONDS = 3.0
 
@@ -88,15 +90,20 @@ class Log:
     def connect(cls, url: str) -> Log:
         """A log on the Redis of that URL; connections are made when first used."""
         retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2)
+        # Commands that answer at once take turns on a few connections; one that waits on a stream has its own.
+        answering = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=_ANSWER_TIMEOUT_SECONDS,
+            socket_timeout=_ANSWER_TIMEOUT_SECONDS,
+            socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+            retry=retry,
+        )
         return cls(
+            Redis.from_pool(answering),
             Redis.from_url(
                 url,
-                socket_timeout=_ANSWER_TIMEOUT_SECONDS,
-                socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-                retry=retry,
-            ),
-            Redis.from_url(
-                url,
+                max_connections=_MOST_WAITERS,
                 socket_timeout=None,
                 socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
