@@ -1,7 +1,9 @@
 """How training starts: `train(config, train, val)`, and `run_ppo`, its name in Agent Lightning."""
 
 import os
+import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from omegaconf import DictConfig, open_dict
 from leyden_trainer.checks import check
 from leyden_trainer.dataset import Rows
 from leyden_trainer.platforms import cpu_settings
+from leyden_trainer.progress import StepProgress
 from leyden_trainer.settings import LeydenSettings, SettingsInvalid
 from leyden_trainer.task_runner import TaskRunner
 
@@ -35,7 +38,9 @@ def train(
     _make_paths_absolute(config)
     if config.trainer.device == "cpu":
         cpu_settings.prepare(config)
-    _run(config, task_runner, train_rows, val_rows)
+    url = settings.redis_url or os.environ.get("LEYDEN_REDIS_URL")
+    with StepProgress(url, settings.run) if url and sys.stderr.isatty() else nullcontext():
+        _run(config, task_runner, train_rows, val_rows)
 
 
 run_ppo = train

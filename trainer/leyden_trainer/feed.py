@@ -30,6 +30,12 @@ class CompletionFeed:
         self._run = run
         self._patience = log_timeout_seconds
         self._held: dict[int, Completion] = {}
+        self._newest = 0
+
+    @property
+    def newest(self) -> int:
+        """The ordinal of the last completion that was read, 0 before the first."""
+        return self._newest
 
     @property
     def held(self) -> list[Completion]:
@@ -62,4 +68,5 @@ class CompletionFeed:
         for completion in completions:
             if completion.ordinal not in self._held:
                 self._held[completion.ordinal] = completion
+                self._newest = max(self._newest, completion.ordinal)
                 handle(completion)

@@ -132,6 +132,11 @@ class RolloutManager:
         if self._groups.waiting():
             self._on_need()
 
+    @property
+    def completions_read(self) -> int:
+        """How far in the run's completions this is."""
+        return self._feed.newest
+
     def acknowledge(self, drawn: int, step: int) -> int:
         """Let go of what a checkpoint at `step`, after `drawn` prompts, does not need; returns how many rollouts."""
 

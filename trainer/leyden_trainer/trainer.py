@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 import structlog
 from omegaconf import DictConfig
@@ -30,7 +31,7 @@ from leyden_trainer.training_run import TrainingRun
 
 logger = structlog.get_logger(__name__)
 
-UPDATE, VALIDATION, ASKED = "update", "validation", "asked"
+ASKED, UPDATE, VALIDATING, VALIDATION = "asked", "update", "validating", "validation"
 
 
 class FromTheLog:
@@ -89,8 +90,11 @@ class FromTheLog:
     def prepare_step(self) -> dict[str, Any]:
         first = self._drawn
         metrics = super().prepare_step()  # type: ignore[misc]
-        asked = {"step": self.global_steps, "draws": [first, self._drawn], "branch": self.training.branch}
-        self.training.record(ASKED, asked, self.global_steps)
+        asked = {
+            "draws": [first, self._drawn],
+            "rollouts": (self._drawn - first) * self.config.actor_rollout_ref.rollout.n,
+        }
+        self._record(ASKED, asked)
         return metrics | self.updates.take_metrics()
 
     # A step
@@ -100,16 +104,14 @@ class FromTheLog:
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)  # type: ignore[misc]
         tokens = sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding", False))
         metrics["training/tokens_per_second"] = tokens / max(time.monotonic() - started, 1e-9)
-        said = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-        step = {"step": self.global_steps, "branch": self.training.branch, "metrics": said}
-        self.training.record(UPDATE, step, self.global_steps, self.local_trigger_step)  # type: ignore[attr-defined]
+        self._record(UPDATE, {"metrics": _numbers(metrics)}, self.local_trigger_step)  # type: ignore[attr-defined]
         return batch
 
     def _validate(self) -> dict[str, float]:
+        repeats = self.config.actor_rollout_ref.rollout.val_kwargs.n
+        self._record(VALIDATING, {"rollouts": len(self.val_dataset) * repeats})  # type: ignore[attr-defined]
         metrics = super()._validate() | self.replay_buffer.take_validation_metrics()  # type: ignore[misc]
-        said = {name: float(value) for name, value in metrics.items()}
-        step = {"step": self.global_steps, "branch": self.training.branch, "metrics": said}
-        self.training.record(VALIDATION, step, self.global_steps)
+        self._record(VALIDATION, {"metrics": _numbers(metrics)})
         return metrics
 
     def _consume_sync_metrics(self) -> dict[str, Any]:
@@ -135,9 +137,14 @@ class FromTheLog:
     def committed(self, step: int, folder: str) -> None:
         """A checkpoint is committed: put it on record and let go of what it holds."""
         self._saved_step = step
-        self.training.record(CHECKPOINT, {"step": step, "branch": self.training.branch, "folder": folder}, step)
+        self._record(CHECKPOINT, {"folder": folder})
         freed = self.training.manager.acknowledge(self._drawn, step)
         logger.info("checkpoint committed", step=step, acknowledged=freed)
+
+    def _record(self, kind: str, data: dict[str, Any], *place: int) -> None:
+        """Put something that happened in this step on record."""
+        step = self.global_steps
+        self.training.record(kind, {"step": step, "branch": self.training.branch} | data, step, *place)
 
     # The end
 
@@ -149,6 +156,10 @@ class FromTheLog:
             self._save_checkpoint()
         self.updates.bring_up_to_date()
         self.training.manager.acknowledge_everything()
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)}
 
 
 class _Committed(CheckpointCallback):

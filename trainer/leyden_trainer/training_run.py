@@ -105,7 +105,13 @@ class TrainingRun:
 
     def checkpoint_state(self, step: int, drawn: int) -> CheckpointState:
         """What a checkpoint must hold of Leyden's."""
-        return CheckpointState(run=self.session.run.run, step=step, drawn=drawn, branches=self.branches)
+        return CheckpointState(
+            run=self.session.run.run,
+            step=step,
+            drawn=drawn,
+            branches=self.branches,
+            completions=self.manager.completions_read,
+        )
 
     def close(self, *, finished: bool) -> None:
         """Give up the run; once."""
