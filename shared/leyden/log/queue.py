@@ -111,7 +111,7 @@ class Queue:
             self._raise(error)
 
     def _raise(self, error: RedisError) -> NoReturn:
-        if isinstance(error, ResponseError) and str(error).startswith("NOGROUP"):
+        if isinstance(error, ResponseError) and str(error).startswith(("NOGROUP", "no such key")):
             raise RunMissing(self._keys.run) from error
         raise_as_log_error(error)
 

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pydantic_core import to_jsonable_python
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -32,6 +33,7 @@ from leyden.log.errors import (
     RunMissing,
     TransitionRefused,
 )
+from leyden.log.fold import rebuild
 from leyden.log.index import Index
 from leyden.log.keys import RunKeys
 from leyden.log.replicas import REPLICA_TTL_SECONDS
@@ -98,9 +100,9 @@ class Rollouts:
     async def _create(self, new: NewRollout, must_match: bool) -> Rollout:
         k = self._keys
         rollout_id = new.rollout_id or uuid.uuid4().hex
-        body = new.model_dump(mode="json", exclude={"rollout_id"})
+        body = _jsonable(new.model_dump(exclude={"rollout_id"}))
         payload = encode(body)
-        digest = _digest(new)
+        digest = _digest(new, body["input"])
         for _ in range(_CLAIMS):
             location = await self._index.claim(rollout_id, k.run)
             if location.run != k.run:
@@ -313,6 +315,14 @@ class Rollouts:
         await self._index.release_freed(self._keys)
         return len(old[:limit])
 
+    async def rebuild(self, rollout_id: str) -> None:
+        """Make what is kept of a rollout follow from its stream again, as if something had damaged it.
+
+        Raises:
+            RolloutMissing: it has no stream.
+        """
+        await rebuild(self._redis, self._scripts, self._keys, rollout_id)
+
     async def _end(
         self,
         rollout_id: str,
@@ -363,9 +373,14 @@ _PATCHED = {"last_attempt_id": "attempt", "k8s_job_name": "job", "error_message"
 """The fields of a status patch, by their names in the rollout's hash."""
 
 
-def _digest(new: NewRollout) -> str:
+def _jsonable(value: Any) -> Any:
+    # Tuples become lists, but NaN does not become null as it does in model_dump: encoding must see and refuse it.
+    return to_jsonable_python(value, inf_nan_mode="constants")
+
+
+def _digest(new: NewRollout, given_input: Any) -> str:
     """What a rollout is created with again: its input, mode and config, without what a later version may add to it."""
-    what = [new.input, new.is_train, new.config.model_dump(mode="json", exclude_defaults=True)]
+    what = [given_input, new.is_train, new.config.model_dump(mode="json", exclude_defaults=True)]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
