@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_CLOSE_SECONDS = 10.0
 
 
 class LogThreadTimeout(TimeoutError):
@@ -39,7 +42,9 @@ class LogThread:
         Raises:
             LogThreadTimeout: it took longer than `timeout_seconds`; it was cancelled.
         """
-        self.check()
+        if self._failure is not None:
+            work.close()
+            raise self._failure
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_seconds)
@@ -55,17 +60,15 @@ class LogThread:
         self._background.add(future)
         future.add_done_callback(self._ended)
 
-    def check(self) -> None:
-        """Raise the error of a background task that failed, if one did."""
-        if self._failure is not None:
-            raise self._failure
-
     def close(self) -> None:
-        """Cancel what runs in the background and stop the thread."""
-        for future in list(self._background):
-            future.cancel()
+        """Cancel what still runs and stop the thread; closing a closed one changes nothing."""
+        if not self._thread.is_alive():
+            return
+        # What does not take its cancellation dies with the process: the thread is a daemon.
+        with contextlib.suppress(FutureTimeout):
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(_CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _ended(self, future: "Future[Any]") -> None:
         self._background.discard(future)
@@ -75,3 +78,10 @@ class LogThread:
         if error is not None and self._failure is None:
             self._failure = error
             self._on_failure(error)
+
+
+async def _cancel_all() -> None:
+    running = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

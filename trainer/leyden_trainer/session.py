@@ -38,7 +38,7 @@ class Session:
         self._thread = thread
         self._lease_seconds = lease_seconds
         self._patience = log_timeout_seconds
-        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._epoch = 0
 
     @property
@@ -63,7 +63,7 @@ class Session:
         """Give the lease up; a run that is finished takes no more rollouts."""
         if finished:
             self._ask(self._log.runs.end(self.run.run), "ending the run")
-        self._ask(self.run.lease.release(self._holder, self._epoch), "releasing the lease")
+        self._ask(self.run.lease.release(self.holder, self._epoch), "releasing the lease")
 
     def check(self) -> None:
         """Return if this process still holds the run.
@@ -71,7 +71,7 @@ class Session:
         Raises:
             LeaseLost
         """
-        self._ask(self.run.lease.renew(self._holder, self._epoch, self._lease_seconds), "renewing the lease")
+        self._ask(self.run.lease.renew(self.holder, self._epoch, self._lease_seconds), "renewing the lease")
 
     def steps(self) -> list[StepEntry]:
         """All that the run has on record."""
@@ -126,7 +126,7 @@ class Session:
         while True:
             try:
                 return await patiently(
-                    lambda: self.run.lease.acquire(self._holder, self._lease_seconds),
+                    lambda: self.run.lease.acquire(self.holder, self._lease_seconds),
                     "taking the lease",
                     self._patience,
                 )
@@ -144,7 +144,7 @@ class Session:
         while True:
             await asyncio.sleep(self._lease_seconds / _RENEWALS_A_LEASE)
             await patiently(
-                lambda: self.run.lease.renew(self._holder, self._epoch, self._lease_seconds),
+                lambda: self.run.lease.renew(self.holder, self._epoch, self._lease_seconds),
                 "renewing the lease",
                 self._patience,
             )

@@ -117,6 +117,7 @@ class TrainingRun:
         """Give up the run; once."""
         try:
             self.session.close(finished=finished)
+            self._call(self._log.close(), "closing the log")
         finally:
             self._thread.close()
 
