@@ -138,7 +138,7 @@ class Log:
 
     async def close(self) -> None:
         """Close the connections."""
-        await asyncio.gather(*(client.aclose() for client in {self._redis, self._blocking}))
+        await asyncio.gather(self._scripts.close(), *(client.aclose() for client in {self._redis, self._blocking}))
 
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Runs the log's Lua scripts, those of concurrent callers together.
 
 Invariants:
-- scripts that are asked for while others are under way are sent as one pipeline when those are back, so a busy
-  process pays one round trip and one append-only write for many calls;
+- scripts that concurrent callers ask for within a turn of the event loop are sent together, so a busy process pays one
+  write, and the server one append to its file, for many calls;
 - results reach their own callers, an error of one script or of its arguments never another's;
 - whoever waits for a result gets one or an error, whatever happens to the connection;
 - a script may be sent again after a lost connection: each is idempotent by the ids in its arguments;
@@ -11,10 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
@@ -39,10 +39,10 @@ from redis.exceptions import (
 )
 
 from leyden.log.errors import LogFull, LogUnavailable, ServerUnsupported
+from leyden.log.pipe import Pipe
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
-_MAX_BATCH = 256
 _TEACHINGS = 3
 """How often a server may forget a script between being taught it and being asked to run it."""
 _UNAVAILABLE = (
@@ -79,8 +79,8 @@ def script(name: str) -> Script:
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
 
 
-def raise_as_log_error(error: RedisError) -> NoReturn:
-    """Raise what a Redis error means for the log.
+def raise_as_log_error(error: RedisError, script: str = "") -> NoReturn:
+    """Raise what a Redis error means for the log; `script` is what it came from, if from one.
 
     Raises:
         LogFull: the server is at its memory limit.
@@ -99,23 +99,17 @@ def raise_as_log_error(error: RedisError) -> NoReturn:
         raise ServerUnsupported("this Redis is too old: the log needs Redis 7.0 or Valkey 7.2, or later") from error
     if isinstance(error, _UNAVAILABLE) or message.startswith(_UNAVAILABLE_CODES):
         raise LogUnavailable(f"Redis is not available: {message}") from error
+    if script and isinstance(error, ResponseError):
+        raise ResponseError(f"{script}.lua: {message}") from error
     raise error
-
-
-@dataclass(slots=True)
-class _Pending:
-    script: Script
-    command: tuple[Argument, ...]
-    result: asyncio.Future[Any]
 
 
 class Scripts:
     """Runs scripts on one Redis; share one among everything in a process that writes the log."""
 
     def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._pending: deque[_Pending] = deque()
-        self._sender: asyncio.Task[None] | None = None
+        self._pipe = Pipe(redis)
+        self._retry = redis.get_retry() or Retry(NoBackoff(), 0)
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
         """Run `NAME.lua` and return its reply; bytes stay bytes.
@@ -128,79 +122,32 @@ class Scripts:
         """
         what = script(name)
         command = ("EVALSHA", what.sha, len(keys), *map(_sendable, keys), *map(_sendable, args))
-        pending = _Pending(what, command, asyncio.get_running_loop().create_future())
-        self._pending.append(pending)
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send())
-        return await pending.result
-
-    async def _send(self) -> None:
-        batch: list[_Pending] = []
         try:
-            while self._pending:
-                batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MAX_BATCH))]
-                await self._answer(batch)
-        finally:
-            # Only if this task was stopped: nobody must wait for what is not under way any more.
-            for stranded in (*batch, *self._pending):
-                if not stranded.result.done():
-                    stranded.result.set_exception(LogUnavailable(f"{stranded.script.name}.lua: the log was closed"))
-            self._pending.clear()
-
-    async def _answer(self, batch: list[_Pending]) -> None:
-        unknown = self._deliver(batch, await self._execute(batch))
-        for left in reversed(range(_TEACHINGS)):
-            if not unknown:
-                return
-            refusal = await self._teach({pending.script for pending in unknown})
-            replies = await self._execute(unknown) if refusal is None else [refusal] * len(unknown)
-            unknown = self._deliver(unknown, replies, last_try=left == 0)
-
-    async def _execute(self, batch: list[_Pending]) -> list[Any]:
-        pipeline = self._redis.pipeline(transaction=False)
-        for pending in batch:
-            pipeline.execute_command(*pending.command)
-        try:
-            return await pipeline.execute(raise_on_error=False)
+            try:
+                return await self._pipe.ask(*command)
+            except (NoScriptError, ConnectionError, TimeoutError):
+                return await self._retry.call_with_retry(lambda: self._run_taught(what, command), _take_note)
+        except NoScriptError as error:
+            raise LogUnavailable(f"Redis forgets {name}.lua as soon as it is taught it: {error}") from error
         except RedisError as error:
-            return [error] * len(batch)
-        except OSError as error:
-            return [ConnectionError(str(error))] * len(batch)
+            raise_as_log_error(error, script=name)
 
-    async def _teach(self, scripts: set[Script]) -> RedisError | None:
-        try:
-            for unknown in scripts:
-                await self._redis.script_load(unknown.text)
-        except RedisError as error:
-            return error
-        except OSError as error:
-            return ConnectionError(str(error))
-        return None
+    async def close(self) -> None:
+        """Close the connection; whoever still waits for a result gets `LogUnavailable`."""
+        await self._pipe.close()
 
-    def _deliver(self, batch: list[_Pending], replies: list[Any], *, last_try: bool = False) -> list[_Pending]:
-        """Hand replies to their callers and return those whose script the server does not know."""
-        unknown = []
-        for pending, reply in zip(batch, replies, strict=True):
-            if isinstance(reply, NoScriptError) and not last_try:
-                unknown.append(pending)
-            elif pending.result.done():
-                continue
-            elif isinstance(reply, RedisError):
-                pending.result.set_exception(self._as_log_error(pending.script, reply))
-            else:
-                pending.result.set_result(reply)
-        return unknown
+    async def _run_taught(self, what: Script, command: tuple[Argument, ...]) -> Any:
+        """Run a script, teaching it to the server if that does not know it."""
+        for _ in range(_TEACHINGS):
+            try:
+                return await self._pipe.ask(*command)
+            except NoScriptError:
+                await self._pipe.ask("SCRIPT", "LOAD", what.text)
+        return await self._pipe.ask(*command)
 
-    @staticmethod
-    def _as_log_error(failed: Script, error: RedisError) -> Exception:
-        if isinstance(error, NoScriptError):
-            return LogUnavailable(f"Redis forgets {failed.name}.lua as soon as it is taught it: {error}")
-        try:
-            raise_as_log_error(error)
-        except ResponseError as other:
-            return ResponseError(f"{failed.name}.lua: {other}")
-        except (LogFull, LogUnavailable, ServerUnsupported, RedisError) as other:
-            return other
+
+async def _take_note(error: Exception) -> None:
+    """Between two tries nothing needs to be done."""
 
 
 def _sendable(value: Argument) -> Argument:
