@@ -112,7 +112,7 @@ def completion_response(body: JSON, text: str = TEXT, *, finish_reason: str = "s
             "finish_reason": finish_reason,
             "stop_reason": None,
         }
-        if body.get("logprobs") not in (None, False):
+        if body.get("logprobs") is not None:
             choice["logprobs"] = {
                 "text_offset": [sum(map(len, tokens[:place])) for place in range(len(tokens))],
                 "token_logprobs": [-0.5] * len(tokens),

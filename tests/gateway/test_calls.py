@@ -244,6 +244,7 @@ def _set_choice(key: str, value: Any):
 MALFORMED = {
     "not JSON": (stub.raw(b"<html>oops</html>"), "not JSON"),
     "cut off": (stub.raw(b'{"choices": [{"index": 0'), "not JSON"),
+    "too deep": (stub.raw(b'{"choices": ' + b"[" * 300 + b"]" * 300 + b"}"), "deeper than 200"),
     "a list": (stub.raw(b"[1, 2]"), "a JSON list"),
     "text": (stub.raw(b'{"choices": []}', content_type="text/html"), "content type text/html"),
     "an error inside": (stub.raw(b'{"error": {"message": "out of memory"}}'), "out of memory"),
@@ -421,6 +422,7 @@ async def test_a_wrong_address_is_named(api, served, address, status, named):
         (b'"text"', "text"),
         (b'{"temperature": NaN}', "NaN"),
         (b'{"x": "\xff"}', "Invalid JSON"),
+        (b'{"x": ' + b"[" * 300 + b"]" * 300 + b"}", "deeper than 200"),
     ],
 )
 async def test_a_body_that_is_no_json_object_is_a_400_that_shows_it(api, served, data, named):

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import orjson
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from leyden_gateway import strict_json
 from leyden_gateway.proxy.client import BodyTooLarge
 
 
@@ -23,10 +23,9 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-            raise json.JSONDecodeError(f"{error.msg} near {near!r}", error.doc, error.pos) from None
+            return strict_json.loads(body)
+        except strict_json.NotJSON as error:
+            raise json.JSONDecodeError(str(error), "", error.position) from None
 
 
 class StrictRoute(APIRoute):

@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import Any
 
 import aiohttp
-import orjson
 
 from leyden.schemas import Model
+from leyden_gateway import strict_json
 from leyden_gateway.protocols import Malformed, ModelProtocol, sse
 from leyden_gateway.proxy.client import Client, ClientGone
 from leyden_gateway.proxy.upstream import (
@@ -123,7 +123,7 @@ class Exchange:
             if not self.visible:
                 raise UpstreamSilent(fault) from None
         except UpstreamFailed as error:
-            fault = str(error)
+            fault = f"the stream broke: {error}"
             if not self.visible:
                 raise
         except ClientGone:
@@ -156,7 +156,7 @@ class Exchange:
                     if payload == sse.DONE:
                         done = True
                         break
-                    chunk = orjson.loads(payload)
+                    chunk = strict_json.loads(payload)
                     feed(chunk)
                     out += relay(chunk)
             except ValueError as error:

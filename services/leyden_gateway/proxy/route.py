@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.auth import Admin, Right
 from leyden.log.errors import LogFull, LogUnavailable, RunPaused
 from leyden.schemas import is_name
-from leyden_gateway import metrics
+from leyden_gateway import metrics, strict_json
 from leyden_gateway.access import Caller, allow
 from leyden_gateway.gateway import Gateway
 from leyden_gateway.problems import MethodNotAllowed, NoSuchRoute, problem
@@ -162,10 +162,9 @@ def _object(raw: bytes) -> dict:
     if not raw:
         return {}
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        raise AgentError(f"Invalid JSON in request body: {error} near {near!r}") from None
+        body = strict_json.loads(raw)
+    except strict_json.NotJSON as error:
+        raise AgentError(f"Invalid JSON in request body: {error}") from None
     if not isinstance(body, dict):
         raise AgentError(f"Request body must be a JSON object, not {str(body)[:100]!r}")
     return body

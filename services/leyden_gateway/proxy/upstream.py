@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from leyden.schemas import Model
+from leyden_gateway import strict_json
 from leyden_gateway.protocols.openai import error_text
 from leyden_gateway.settings import GatewaySettings
 
@@ -147,8 +147,8 @@ def parsed(raw: bytes, content_type: str) -> tuple[JSON, str]:
     if content_type and content_type != "application/json" and not content_type.endswith("+json"):
         return quoted(raw, f"content type {content_type}, not JSON")
     try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
+        value = strict_json.loads(raw)
+    except strict_json.NotJSON as error:
         return quoted(raw, f"not JSON: {error}")
     if not isinstance(value, dict):
         return quoted(raw, f"a JSON {type(value).__name__}, not an object")
