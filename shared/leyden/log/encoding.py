@@ -18,6 +18,7 @@ import math
 import struct
 import threading
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -38,6 +39,8 @@ _BYTES = {"i": 4, "f": 4, "d": 8}
 
 _ENTRY = ["token", "logprob", "bytes", "top_logprobs"]
 """The keys of an entry of `logprobs.content`, in the order in which vLLM writes them."""
+
+_FIELDS = itemgetter("token", "logprob", "bytes", "top_logprobs")
 
 _SHORT = 8
 """Columns shorter than this cost more than they save."""
@@ -217,31 +220,33 @@ def _parts(content: Any) -> tuple[list[Any], list[Any]] | None:
     """
     if not isinstance(content, list) or not content:
         return None
-    bare: list[Any] = []
-    log_probs: list[Any] = []
     try:
-        if list(content[0]) != _ENTRY:
+        if list(content[0]) != _ENTRY or set(map(len, content)) != {len(_ENTRY)}:
             return None
-        for entry in content:
-            token, utf8, top = entry["token"], entry["bytes"], entry["top_logprobs"]
-            if len(entry) != 4:
-                return None
-            log_probs.append(entry["logprob"])
-            bare.append(token if top == [] and _is_utf8_of(utf8, token) else [token, utf8, top])
+        tokens, log_probs, utf8s, tops = map(list, zip(*map(_FIELDS, content), strict=True))
     except (LookupError, TypeError):
         return None
-    return bare, log_probs
+    if _all_derived(tokens, utf8s, tops):
+        return tokens, log_probs
+    entries = zip(tokens, utf8s, tops, strict=True)
+    return [
+        token if _all_derived([token], [utf8], [top]) else [token, utf8, top] for token, utf8, top in entries
+    ], log_probs
 
 
-def _is_utf8_of(utf8: Any, token: Any) -> bool:
-    if type(utf8) is not list or type(token) is not str:
+def _all_derived(tokens: list[Any], utf8s: list[Any], tops: list[Any]) -> bool:
+    """Whether all bytes are their tokens' UTF-8, and no token has other candidates."""
+    if set(map(type, tokens)) != {str} or set(map(type, utf8s)) != {list} or any(top != [] for top in tops):
         return False
     try:
-        text = token.encode()
-        # true and false equal 1 and 0, so a token with those bytes is kept as it came.
-        return bytes(utf8) == text and b"\0" not in text and b"\1" not in text
+        texts = list(map(str.encode, tokens))
+        if list(map(bytes, utf8s)) != texts:
+            return False
     except (UnicodeEncodeError, TypeError, ValueError):
         return False
+    # true and false equal 1 and 0, so tokens with those bytes are kept as they came.
+    together = b"".join(texts)
+    return b"\0" not in together and b"\1" not in together
 
 
 def _whole_entry(bare: Any, log_prob: float) -> dict[str, Any]:
