@@ -64,7 +64,7 @@ bench: env
 	@$(BIN)/python -m bench
 
 gpu-smoke:
-	@bash deploy/gpu-smoke.sh
+	@bash tests/gpu/smoke.sh
 
 clean:
 	@rm -rf .leyden build dist outputs .pytest_cache .ruff_cache .hypothesis
