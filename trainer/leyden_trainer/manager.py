@@ -10,7 +10,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -26,13 +26,29 @@ from leyden_trainer.ids import IdInvalid, Slot, draw_of, parse_rollout_id, rollo
 from leyden_trainer.log_thread import LogThread
 from leyden_trainer.patience import patiently
 from leyden_trainer.rewards import reward_of
-from leyden_trainer.samples import Aggregation, aggregate
-from leyden_trainer.transfer import put_rows
+from leyden_trainer.samples import Aggregation, Row, aggregate
 
 logger = structlog.get_logger(__name__)
 
 _TRAIN, _VAL = "train", "val"
 _SETTLED_AT_ONCE = 8
+
+
+class PutRows(Protocol):
+    """Puts one rollout's rows where the trainer reads them, and returns their tags by key, in row order."""
+
+    def __call__(
+        self,
+        uid: str,
+        repeat: int,
+        rows: Sequence[Row],
+        *,
+        reward: float,
+        data_source: str,
+        step: int,
+        branches: Sequence[str],
+        partition: str,
+    ) -> dict[str, dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,7 @@ class RolloutManager:
         branches: Sequence[str],
         rules: Rules,
         hooks: HookRunner | None,
+        put_rows: PutRows,
         on_need: Callable[[], Any],
     ) -> None:
         self._run = run
@@ -97,6 +114,7 @@ class RolloutManager:
         self._branches = branches
         self._rules = rules
         self._hooks = hooks
+        self._put_rows = put_rows
         self._on_need = on_need
         self._feed = CompletionFeed(run, rules.log_timeout_seconds)
         self._awaited: dict[str, Asked] = {}
@@ -108,9 +126,14 @@ class RolloutManager:
         """Follow completions and settle rollouts, until cancelled or until something fails."""
         if self._hooks is not None:
             await self._hooks.startup()
-        async with self._tasks:
-            self._working.set()
-            self._tasks.create_task(self._feed.follow(self._completed))
+        try:
+            async with self._tasks:
+                self._working.set()
+                self._tasks.create_task(self._feed.follow(self._completed))
+        except BaseExceptionGroup as failures:
+            if len(failures.exceptions) == 1:
+                raise failures.exceptions[0] from None
+            raise
 
     def generate_sequences(self, batch: Any) -> None:
         """Ask for every repeat of a batch of prompts, verl's TensorDict; returns when they are in the log."""
@@ -243,7 +266,7 @@ class RolloutManager:
         if not samples.rows:
             why = f"no call of {samples.calls} can be trained on" + (f": {dropped}" if dropped else "")
             return Outcome(asked.rollout_id, failure=why, dropped=dropped)
-        tags = put_rows(
+        tags = self._put_rows(
             prompt.uid,
             asked.slot.repeat,
             samples.rows,

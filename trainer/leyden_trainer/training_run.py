@@ -24,6 +24,7 @@ from leyden_trainer.resume import CheckpointState, find_resume
 from leyden_trainer.sampler import DecidingSampler
 from leyden_trainer.session import Session
 from leyden_trainer.settings import EngineKind, FailedRollouts, LeydenSettings
+from leyden_trainer.transfer import put_rows
 from leyden_trainer.updates import WeightUpdates
 from leyden_trainer.verl_config import WEIGHT_FILE_BACKEND, served_model
 
@@ -150,6 +151,7 @@ class TrainingRun:
                 log_timeout_seconds=settings.log_timeout_seconds,
             ),
             HookRunner(load_hooks(settings.hooks), run) if settings.hooks else None,
+            put_rows,
             self._bring_up_to_date,
         )
 

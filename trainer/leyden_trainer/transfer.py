@@ -5,7 +5,7 @@ Invariants:
 - a row's reward stands on its last token, which is a sampled one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def put_rows(
     reward: float,
     data_source: str,
     step: int,
-    branches: Iterable[str],
+    branches: Sequence[str],
     partition: str,
 ) -> dict[str, dict[str, Any]]:
     """Put one rollout's rows and return their tags by key, in row order.
