@@ -22,13 +22,21 @@ class Verdict:
 
 
 def chain_sum(task: Mapping[str, str], answer: str) -> Verdict:
-    """Score as reasoning-gym scores its sums: 1 for the number alone, a share of 1 for the number among other words."""
-    given, wanted = answer.strip().replace(",", ""), task["answer"]
+    """Score what stands after the last equals sign as reasoning-gym scores its sums.
+
+    1 for the number alone, also as a sentence's end (`7 + 5 = 12.`); a share of 1 for the number among other words.
+    """
+    given, wanted = final_answer(answer).replace(",", ""), task["answer"]
     number = _number(given)
     if number is not None and number == Decimal(wanted):
         return Verdict(1.0, "Right.")
     share = len(wanted) / len(given) if wanted in given else 0.0
-    return Verdict(share, "Wrong. Reply with only the number." if number is None else "Wrong number. Try again.")
+    return Verdict(share, "Reply with only the number." if number is None else "Wrong number. Try again.")
+
+
+def final_answer(answer: str) -> str:
+    """What stands after the last equals sign, without spaces and full stops around it."""
+    return answer.rpartition("=")[2].strip(" \n.")
 
 
 def digits(task: Mapping[str, str], answer: str) -> Verdict:

@@ -1,7 +1,7 @@
 """The verifiers that agents import are as strict as the ones they stand for."""
 
 import pytest
-from examples.two_tries.verifiers import VERIFIERS, chain_sum, digits
+from examples.two_tries.verifiers import VERIFIERS, chain_sum, digits, final_answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,16 +21,16 @@ def test_a_sum_is_scored_as_reasoning_gym_scores_it(reasoning_gym_score, wanted,
     answer = f"{before}{wanted if near else number}{after}"
     task = {"answer": str(wanted)}
 
-    assert chain_sum(task, answer).score == pytest.approx(reasoning_gym_score(answer.strip(), task))
+    assert chain_sum(task, answer).score == pytest.approx(reasoning_gym_score(final_answer(answer), task))
 
 
-@pytest.mark.parametrize("answer", ["7", " 7\n", "+7", "07", "7.0"])
+@pytest.mark.parametrize("answer", ["7", " 7\n", "+7", "07", "7.0", "3 + 4 = 7", "3 + 4 = 7.\n"])
 def test_the_number_alone_is_right_however_it_is_written(answer):
     assert chain_sum({"answer": "7"}, answer).right
 
 
 @pytest.mark.parametrize(
-    ("answer", "feedback"), [("8", "Wrong number. Try again."), ("It is 7.", "Wrong. Reply with only the number.")]
+    ("answer", "feedback"), [("3 + 4 = 8", "Wrong number. Try again."), ("It is 7.", "Reply with only the number.")]
 )
 def test_the_feedback_says_whether_the_number_or_the_form_was_wrong(answer, feedback):
     verdict = chain_sum({"answer": "7"}, answer)

@@ -1,0 +1,56 @@
+"""What the demo trains, model by model: how it is made, on which tasks, with which settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.models import smollm2, tiny
+from examples.two_tries.tasks import TaskSet, chain_sums, digits
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A demo. `minutes` is what two cores without other work take from start to end, model download included.
+
+    `server_threads` is how many cores the model server computes on, `slots` how many agents run at a time.
+    """
+
+    model: str
+    about: str
+    make_model: Callable[[Path], bool]
+    make_tasks: Callable[[], TaskSet]
+    server_threads: int
+    slots: int
+    minutes: int
+
+    @property
+    def config(self) -> Path:
+        """The trainer's settings."""
+        return _HERE / f"{self.model}.yaml"
+
+
+RECIPES = {
+    recipe.model: recipe
+    for recipe in (
+        Recipe(
+            model="smollm2",
+            about="SmolLM2-135M-Instruct learns to add and subtract one-digit numbers",
+            make_model=smollm2.make,
+            make_tasks=lambda: chain_sums(train=136, held_out=64, seed=1),
+            server_threads=2,
+            slots=16,
+            minutes=20,
+        ),
+        Recipe(
+            model="tiny",
+            about="a random model of 95,000 parameters learns to answer in digits",
+            make_model=tiny.make,
+            make_tasks=lambda: digits(train=256, held_out=32, seed=1),
+            server_threads=1,
+            slots=8,
+            minutes=4,
+        ),
+    )
+}
