@@ -10,6 +10,7 @@ count=${1:-40}
 export COMPOSE_PROJECT_NAME=leyden-smoke
 export LEYDEN_KEY="${LEYDEN_KEY:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}"
 export LEYDEN_PUBLISH="${LEYDEN_PUBLISH:-127.0.0.1:0}"
+export LEYDEN_REDIS_PUBLISH="${LEYDEN_REDIS_PUBLISH:-127.0.0.1:0}"
 export LEYDEN_SLOTS="${LEYDEN_SLOTS:-8}"
 export LEYDEN_AGENTS=./deploy/smoke/agents
 
