@@ -1,6 +1,5 @@
 """Training over a whole deployment, with a trainer that is killed at the worst moments."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,8 +78,7 @@ async def test_a_trainer_killed_twice_trains_on_the_batches_on_record_and_comple
 
 
 async def test_the_log_may_be_killed_while_training(tiny: Path, tmp_path: Path):
-    port = int(os.environ.get("LEYDEN_TEST_PORT", "23050"))
-    with RedisServer(tmp_path / "redis", port=port) as server, Deployment(server.url, tiny, tmp_path) as deployment:
+    with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
         trainer = Trainer(
             deployment,
             tmp_path,

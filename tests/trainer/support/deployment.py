@@ -24,29 +24,35 @@ def free_port() -> int:
 
 
 class Deployment:
-    """Processes over one Redis; each writes its output to a file of its name in `folder`."""
+    """Processes over one Redis; each writes its output to a file of its name in `folder`.
 
-    def __init__(self, redis_url: str, model: Path, folder: Path) -> None:
+    `server_url` is that of a model server that runs already; without it, a tiny one is started.
+    """
+
+    def __init__(self, redis_url: str, model: Path, folder: Path, server_url: str | None = None) -> None:
         self.redis_url = redis_url
         self.model = model
         self.folder = folder
         self.gateway_port, self.server_port = free_port(), free_port()
+        self._given_server = server_url
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def server_url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return self._given_server or f"http://127.0.0.1:{self.server_port}"
 
     @property
     def gateway_url(self) -> str:
         return f"http://127.0.0.1:{self.gateway_port}"
 
     def __enter__(self) -> Self:
-        self.start("server", [str(SUPPORT / "tiny_server.py"), str(self.model), str(self.server_port)])
+        if self._given_server is None:
+            self.start("server", [str(SUPPORT / "tiny_server.py"), str(self.model), str(self.server_port)])
         self.start("gateway", ["-m", "leyden_gateway", "--port", str(self.gateway_port)])
         self.start("controller", ["-m", "leyden_controller", "--slots", "4"])
         self.wait_for(f"{self.gateway_url}/healthz", "gateway")
-        self.wait_for(f"{self.server_url}/health", "server")
+        if self._given_server is None:
+            self.wait_for(f"{self.server_url}/health", "server")
         return self
 
     def __exit__(
