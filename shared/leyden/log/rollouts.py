@@ -82,10 +82,16 @@ class Rollouts:
         # Before any id is bound to a run that isn't there; the script looks again.
         await self._require_run()
         made = await asyncio.gather(*(self._create(each, must_match) for each in new), return_exceptions=True)
+        ids: list[str] = []
         for outcome in made:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [rollout for rollout in made if isinstance(rollout, Rollout)]
+            ids.append(outcome)
+        found = await self._read(ids)
+        for rollout_id, rollout in zip(ids, found, strict=True):
+            if rollout is None:
+                raise RolloutMissing(rollout_id)
+        return [rollout for rollout in found if rollout is not None]
 
     async def _require_run(self) -> None:
         try:
@@ -97,7 +103,7 @@ class Rollouts:
         if begun is None or ended is not None:
             raise RunMissing(self._keys.run)
 
-    async def _create(self, new: NewRollout, must_match: bool) -> Rollout:
+    async def _create(self, new: NewRollout, must_match: bool) -> str:
         k = self._keys
         rollout_id = new.rollout_id or uuid.uuid4().hex
         body = _jsonable(new.model_dump(exclude={"rollout_id"}))
@@ -122,7 +128,7 @@ class Rollouts:
                     raise TransitionRefused(rollout_id, "deleted, not yet read by all readers", "created")
                 case b"exists" if must_match and text(rest[0]) != digest:
                     raise InputDiffers(rollout_id)
-            return await self.get(rollout_id)
+            return rollout_id
         raise LogUnavailable(f"rollout {rollout_id} was created and freed {_CLAIMS} times while it was to be created")
 
     async def get(self, rollout_id: str) -> Rollout:

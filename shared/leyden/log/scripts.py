@@ -114,7 +114,7 @@ class Scripts:
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
         """Run `NAME.lua` and return its reply; bytes stay bytes.
 
-        A caller that is cancelled does not cancel the script.
+        Of a caller that is cancelled it can't be known whether its script ran.
 
         Raises:
             LogUnavailable, LogFull, ServerUnsupported: see `raise_as_log_error`.
