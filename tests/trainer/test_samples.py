@@ -259,6 +259,7 @@ def test_every_sampled_token_is_trained_once_or_accounted_for(told, aggregation)
 def test_every_trained_token_stands_in_the_context_in_which_it_was_sampled(told, aggregation):
     sampled_in = {token: (t, n) for t in told for n, token in enumerate(t.sampled)}
     for row in aggregate([t.event() for t in told], aggregation).rows:
+        assert row.log_probs is not None
         assert 1 <= len(row.prompt_ids) <= aggregation.max_prompt_length
         assert 1 <= len(row.response_ids) <= aggregation.max_response_length
         assert len(row.response_ids) == len(row.response_mask) == len(row.log_probs)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_a_rollout_of_one_row_gets_what_verl_gives_that_row(estimator):
     verls, _ = as_batch(rollouts)
     for batch in (ours, verls):
         add_token_fields(batch, keys)
-    config = OmegaConf.create({"gamma": 0.9, "lam": 0.8, "norm_adv_by_std_in_grpo": True})
+    config: Any = OmegaConf.create({"gamma": 0.9, "lam": 0.8, "norm_adv_by_std_in_grpo": True})
     estimate(ours, keys, estimator)
     verls = compute_advantage(verls, AdvantageEstimator(estimator), gamma=0.9, lam=0.8, num_repeat=2, config=config)
     for name in ("advantages", "returns"):
@@ -280,7 +281,7 @@ def summed_loss(data, new, kind, ranks, mini, micro):
     for rank, part in enumerate(tensordict_utils.chunk_tensordict(data, ranks)):
         options = {"mini_batch_size": mini // ranks, "epochs": 1, "seed": rank, "dataloader_kwargs": {"shuffle": True}}
         for mini_batch in tensordict_utils.make_iterator(part, **options):
-            tokens = int(mini_batch["response_mask"].values().sum())
+            tokens = int(sum(row.sum() for row in torch.unbind(mini_batch["response_mask"])))
             tensordict_utils.assign_non_tensor(
                 mini_batch,
                 use_dynamic_bsz=False,
@@ -321,6 +322,8 @@ def test_the_loss_is_the_formulas_however_the_batch_is_split(kind, ranks, mini, 
     summed_loss(data, whole, kind, 1, 8, 8).backward()
     loss.backward()
     for ours, expected in zip(new, whole, strict=True):
+        assert ours.grad is not None
+        assert expected.grad is not None
         assert torch.allclose(ours.grad, expected.grad, atol=1e-7)
 
 
@@ -342,8 +345,8 @@ def test_a_rollout_weighs_the_same_however_many_rows_it_became(kind):
 @pytest.mark.parametrize("kind", LOSSES)
 def test_importance_weights_of_the_sampler_are_applied(kind):
     mask, old, new = torch.ones(1, 2), torch.zeros(1, 2), torch.tensor([[-0.05, 0.02]])
-    loss = get_policy_loss_fn(kind)
-    kwargs = {"response_mask": mask, "config": actor_config(kind), "loss_agg_mode": "token-mean"}
+    loss: Any = get_policy_loss_fn(kind)
+    kwargs: dict[str, Any] = {"response_mask": mask, "config": actor_config(kind), "loss_agg_mode": "token-mean"}
     plain, _ = loss(old, new, torch.tensor([[1.0, 2.0]]), **kwargs)
     weighted, _ = loss(old, new, torch.tensor([[1.0, 2.0]]), rollout_is_weights=torch.full((1, 2), 0.5), **kwargs)
     assert float(weighted) == pytest.approx(float(plain) / 2)
@@ -358,7 +361,7 @@ class Queue:
     def __init__(self):
         self.rows = {}
 
-    def kv_batch_put(self, keys, partition_id, fields=None, tags=None):
+    def kv_batch_put(self, keys, partition_id, fields, tags=None):
         for index, key in enumerate(keys):
             row = self.rows.setdefault(key, {})
             row |= {name: fields[name][index] for name in fields.keys()}  # noqa: SIM118  a TensorDict iterates over rows
@@ -373,10 +376,13 @@ class Queue:
 class VerlsTrainer:
     """Where verl's own methods would be."""
 
-    def _compute_advantage(self, batch, metrics):
+    queue: Queue
+    fails: bool
+
+    def _compute_advantage(self, batch, metrics) -> Any:
         return "verl's own"
 
-    def _update_actor(self, batch, metrics):
+    def _update_actor(self, batch, metrics) -> Any:
         stored = self.queue.kv_batch_get(batch.keys, "train", ["advantages"])
         self.seen = [row.tolist() for row in torch.unbind(stored["advantages"])]
         if self.fails:
@@ -512,4 +518,4 @@ def test_rejected_tokens_are_left_out_of_the_rollout(queue):
 
 def test_verls_own_advantage_is_one_setting_away(queue):
     trainer = Trainer(queue, {"enable_rollout_level_advantage": False})
-    assert trainer._compute_advantage(None, {}) == "verl's own"
+    assert trainer._compute_advantage(KVBatchMeta(), {}) == "verl's own"
