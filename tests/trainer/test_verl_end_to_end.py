@@ -29,7 +29,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_a_trainer_killed_twice_trains_on_the_batches_on_record_and_completes(tiny: Path, tmp_path: Path):
+async def test_a_trainer_killed_at_its_worst_moments_trains_on_the_batches_on_record_and_completes(
+    tiny: Path, tmp_path: Path
+):
     with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
         trainer = Trainer(
             deployment,
@@ -46,6 +48,8 @@ async def test_a_trainer_killed_twice_trains_on_the_batches_on_record_and_comple
         trainer.start(die="updated.4", how="wait")
         trainer.reached("updated.4")
         trainer.kill()
+        trainer.start(die=f"saved.{STEPS}")
+        assert trainer.wait() != 0
         trainer.start()
         assert trainer.wait() == 0, trainer.last_words()
 
@@ -56,7 +60,7 @@ async def test_a_trainer_killed_twice_trains_on_the_batches_on_record_and_comple
         assert sorted(decisions) == list(range(1, STEPS + 1))
         assert [e.data["step"] for e in entries if e.kind == KIND] == sorted(decisions), "each decided once, in order"
 
-        lives = {step: [life for life in (1, 2, 3) if trainer.trained(life, step)] for step in decisions}
+        lives = {step: [life for life in (1, 2, 3, 4) if trainer.trained(life, step)] for step in decisions}
         assert lives == {1: [1], 2: [1], 3: [2, 3], 4: [2, 3], 5: [3]}, "what a checkpoint holds is not trained again"
         for step, decision in decisions.items():
             for life in lives[step]:
@@ -71,6 +75,9 @@ async def test_a_trainer_killed_twice_trains_on_the_batches_on_record_and_comple
         assert completed == STEPS * PROMPTS * REPEATS + VALIDATIONS * (1 + tries_of_the_failing), "nothing ran twice"
         assert set((await run.rollouts.counts()).values()) == {0}, "all that was consumed is freed"
         assert {e.data["step"] for e in entries if e.kind == "checkpoint"} == {2, 4, STEPS}
+        (validation,) = [e for e in entries if e.kind == "validation"]
+        assert validation.data["step"] == STEPS, "the validation that was cut short is made up for"
+        assert validation.data["metrics"]["validation/rollouts/left_out"] == 1
         assert not (await run.pause.state()).paused
         (model,) = await run.models.all()
         assert model.version == f"{decisions[1].branch}:{STEPS}"

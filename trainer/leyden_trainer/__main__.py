@@ -4,18 +4,26 @@ import argparse
 import sys
 from pathlib import Path
 
+from leyden.log.errors import InputDiffers, LeaseHeld, LeaseLost, LogFull, LogUnavailable
+from leyden_trainer.choosing import BatchMissing, NothingToTrain
 from leyden_trainer.config import load
 from leyden_trainer.dataset import RowInvalid
-from leyden_trainer.entrypoint import train
+from leyden_trainer.engines import EngineError
+from leyden_trainer.entrypoint import LogUnknown, train
 from leyden_trainer.resume import CheckpointInvalid
 from leyden_trainer.row_sources import RowsInvalid, load_rows
 from leyden_trainer.settings import SettingsInvalid
 
-_USER_ERRORS = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid)
+_REFUSED = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid, LogUnknown)
+_STOPPED = (
+    *(LogUnavailable, LogFull, LeaseHeld, LeaseLost, InputDiffers),
+    *(EngineError, NothingToTrain, BatchMissing, TimeoutError),
+)
+"""What a person can do something about; the message says what."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train; the exit code is 2 for a configuration that can't be trained with."""
+    """Train; the exit code is 2 if training can't begin as it is configured, 1 if it was stopped."""
     parser = argparse.ArgumentParser(prog="python -m leyden_trainer", description=__doc__)
     parser.add_argument("--config", type=Path, help="a YAML file over the trainer's own configuration")
     parser.add_argument("overrides", nargs="*", help="settings in Hydra's syntax, such as trainer.device=cpu")
@@ -28,10 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
             load_rows(config.data.train_rows, "data.train_rows"),
             load_rows(config.data.val_rows, "data.val_rows"),
         )
-    except _USER_ERRORS as error:
-        problems = getattr(error, "problems", [str(error)])
+    except (*_REFUSED, *_STOPPED) as error:
+        cause = getattr(error, "cause", error)  # Ray wraps what was raised in its processes
+        problems = getattr(cause, "problems", [str(cause)])
         sys.stderr.write("".join(f"leyden train: {problem}\n" for problem in problems))
-        return 2
+        return 2 if isinstance(cause, _REFUSED) else 1
     return 0
 
 

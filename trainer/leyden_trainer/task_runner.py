@@ -12,14 +12,15 @@ logger = structlog.get_logger(__name__)
 
 
 class TaskRunner:
-    """Trains with `trainer_class` on `train` and `val`, sequences of rows."""
+    """Trains with `trainer_class` on `train` and `val`, sequences of rows, over the log in the Redis at `redis_url`."""
 
     trainer_class: Any = None
     """A trainer of verl's with `FromTheLog` before it; None chooses by `trainer.v1.trainer_mode`."""
 
-    def __init__(self, train: Rows, val: Rows) -> None:
+    def __init__(self, train: Rows, val: Rows, redis_url: str) -> None:
         self._train = train
         self._val = val
+        self._redis_url = redis_url
 
     def run(self, config: DictConfig) -> None:
         """Train to the end, or go on where a checkpoint says."""
@@ -32,7 +33,7 @@ class TaskRunner:
 
         configure_verl_logging()
         settings = LeydenSettings.from_config(config)
-        training = TrainingRun(config, settings, self._train, self._val)
+        training = TrainingRun(config, settings, self._train, self._val, self._redis_url)
         finished = False
         try:
             fit_verl(config, settings, len(self._train), len(self._val))
@@ -68,15 +69,15 @@ class TaskRunner:
 
 
 class RunnerFor:
-    """What verl's `run_ppo` makes its task runner with: an actor class and the rows that it is made for."""
+    """What verl's `run_ppo` makes its task runner with: an actor class and what it is made with."""
 
-    def __init__(self, runner: type[TaskRunner], train: Rows, val: Rows) -> None:
+    def __init__(self, runner: type[TaskRunner], train: Rows, val: Rows, redis_url: str) -> None:
         self._actor = ray.remote(runner)
-        self._rows = (train, val)
+        self._arguments = (train, val, redis_url)
 
     def options(self, **options: Any) -> "RunnerFor":
         self._actor = self._actor.options(**options)
         return self
 
     def remote(self) -> Any:
-        return self._actor.remote(*self._rows)
+        return self._actor.remote(*self._arguments)

@@ -141,6 +141,13 @@ class FromTheLog:
         freed = self.training.manager.acknowledge(self._drawn, step)
         logger.info("checkpoint committed", step=step, acknowledged=freed)
 
+    def _validation_was_cut_short(self) -> bool:
+        """Whether the step that training goes on from was to be validated, and its trainer died before that."""
+        step, frequency = self.training.resume.step, self.config.trainer.test_freq
+        last = self.total_training_steps  # type: ignore[attr-defined]
+        due = frequency > 0 and step > 0 and (step % frequency == 0 or step >= last)
+        return due and not self.training.was_on_record(VALIDATION, step)
+
     def _record(self, kind: str, data: dict[str, Any], *place: int) -> None:
         """Put something that happened in this step on record."""
         step = self.global_steps
@@ -149,6 +156,8 @@ class FromTheLog:
     # The end
 
     def fit(self, agent_loop_manager: Any) -> None:
+        if self._validation_was_cut_short():
+            self.config.trainer.val_before_train = True
         super().fit(agent_loop_manager)  # type: ignore[misc]
         trained = self.global_steps if self._saved_step == self.global_steps else self.global_steps - 1
         if self._saved_step < trained:  # verl saves at its last step, but not where the epochs ran out before

@@ -29,26 +29,19 @@ from leyden_trainer.updates import WeightUpdates
 from leyden_trainer.verl_config import WEIGHT_FILE_BACKEND, served_model
 
 
-class LogUnknown(ValueError):
-    """Nothing says where the log is."""
-
-
 class TrainingRun:
     """One process's training of one run, from the lease on; made before `fit_verl` changes the configuration."""
 
-    def __init__(self, config: DictConfig, settings: LeydenSettings, train: Rows, val: Rows) -> None:
+    def __init__(self, config: DictConfig, settings: LeydenSettings, train: Rows, val: Rows, redis_url: str) -> None:
         self._config = config
         self._settings = settings
-        url = settings.redis_url or os.environ.get("LEYDEN_REDIS_URL")
-        if not url:
-            raise LogUnknown("set LEYDEN_REDIS_URL or leyden.redis_url to the Redis that holds the log")
         self.resume = find_resume(config.trainer)
         digest = digest_with_rows(config_digest(config, settings), [*train.encoded, b"", *val.encoded])
         rollout = config.actor_rollout_ref.rollout
 
         self._groups = Groups()
         self._thread = LogThread(on_failure=self._groups.fail)
-        self._log = Log.connect(url)
+        self._log = Log.connect(redis_url)
         self.session = Session(
             self._log,
             settings.run,
@@ -58,7 +51,9 @@ class TrainingRun:
         )
         rules = settings.run_settings(rollout.temperature)
         self.session.open(rules.model_copy(update={"model": served_model(config, settings)}))
-        self.branches = choose_branches(settings.run, self.resume, self.session.steps(), digest, settings.branch)
+        entries = self.session.steps()
+        self.branches = choose_branches(settings.run, self.resume, entries, digest, settings.branch)
+        self._on_record = {entry.step_id for entry in entries}
         self.session.record(BRANCH, branch_record(self.branches, self.resume, digest), f"{BRANCH}.{self.branch}")
         self.session.abandon_other_branches(self.branch)
         self._decisions = Decisions(self.session.run.steps, self.branch)
@@ -78,7 +73,11 @@ class TrainingRun:
 
     def record(self, kind: str, data: dict[str, Any], *place: int) -> None:
         """Put a step of this branch on record, once a place."""
-        self.session.record(kind, data, ".".join([self.branch, kind, *map(str, place)]))
+        self.session.record(kind, data, self._step_id(kind, *place))
+
+    def was_on_record(self, kind: str, *place: int) -> bool:
+        """Whether an earlier life of this trainer put that on record."""
+        return self._step_id(kind, *place) in self._on_record
 
     def sampler(self, **of_verl: Any) -> DecidingSampler:
         """verl's replay buffer for this run."""
@@ -121,6 +120,9 @@ class TrainingRun:
             self._call(self._log.close(), "closing the log")
         finally:
             self._thread.close()
+
+    def _step_id(self, kind: str, *place: int) -> str:
+        return ".".join([self.branch, kind, *map(str, place)])
 
     def _most_rows(self) -> int | None:
         times = self._settings.max_ppo_update_times

@@ -1,8 +1,8 @@
 """The trainer, with what tests need to see and to break: `python -m … ROWS_FILE override…`.
 
 WATCH_FOLDER gets one file a life and step with what was trained on. DIE names a moment: `decided.N` is after the batch
-of step N is on record, `updated.N` after its update. There, the process writes `reached` and kills itself, or waits to
-be killed if DIE_HOW is `wait`; with `wait_a_little` it goes on.
+of step N is on record, `updated.N` after its update, `saved.N` after its checkpoint. There, the process writes `reached`
+and kills itself, or waits to be killed if DIE_HOW is `wait`; with `wait_a_little` it goes on.
 """
 
 import json
@@ -58,6 +58,10 @@ def watched() -> type:
             batch = super()._step_once(*arguments)
             reach(f"updated.{self.global_steps}")
             return batch
+
+        def committed(self, step: int, folder: str) -> None:
+            super().committed(step, folder)
+            reach(f"saved.{step}")
 
     return WatchedTrainer
 

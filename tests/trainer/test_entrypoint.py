@@ -1,0 +1,68 @@
+"""What stops training before it begins, and what a person sees of it."""
+
+from pathlib import Path
+
+import pytest
+
+from leyden_trainer.__main__ import main
+from leyden_trainer.config import load
+from leyden_trainer.entrypoint import LogUnknown, train
+from leyden_trainer.settings import SettingsInvalid
+
+ENOUGH = ["trainer.device=cpu", "trainer.save_freq=2", "actor_rollout_ref.model.path=model", "trainer.logger=[console]"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEYDEN_REDIS_URL", "redis://:a-secret@127.0.0.1:1/0")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*ENOUGH, *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_without_rows_it_says_how_to_give_them(capsys):
+    assert "leyden train: data.train_rows is not set: give a JSONL file" in said(capsys)
+
+
+def test_every_wrong_setting_has_a_line(capsys, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("1\n")
+    rows = ["data.train_rows=rows.jsonl", "data.val_rows=rows.jsonl"]
+
+    lines = said(capsys, *rows, "trainer.save_freq=-1", "trainer.use_v1=false").splitlines()
+
+    assert [line.split()[2] for line in lines] == ["trainer.save_freq", "trainer.use_v1"]
+
+
+def test_no_rows_at_all_is_an_error(capsys, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("")
+
+    assert "there are no train rows" in said(capsys, "data.train_rows=rows.jsonl", "data.val_rows=rows.jsonl")
+
+
+def test_a_torn_tracker_is_named_before_anything_starts(capsys, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("1\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").touch()
+    rows = ["data.train_rows=rows.jsonl", "data.val_rows=rows.jsonl"]
+
+    assert "the trainer died writing it" in said(capsys, *rows, "trainer.default_local_dir=checkpoints")
+
+
+def test_without_a_log_it_says_where_to_name_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LEYDEN_REDIS_URL")
+
+    with pytest.raises(LogUnknown, match="set LEYDEN_REDIS_URL"):
+        train(load(ENOUGH), [1], [1])
+
+
+def test_the_given_configuration_stays_as_it_is():
+    config = load(ENOUGH)
+    before = config.copy()
+
+    with pytest.raises(SettingsInvalid, match="there are no val rows"):
+        train(config, [1], [])
+
+    assert config == before
