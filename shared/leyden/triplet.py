@@ -3,7 +3,8 @@
 Invariants:
 - nothing here raises on a recorded event, however its response looks: what can't be read is empty or null;
 - of several calls with the same prompt ids one stays, in its own place: the last that the agent received, else the
-  last. Calls without usable prompt ids, and all other events, all stay.
+  last. Calls without usable prompt ids, and all other events, all stay;
+- whether the agent received a call is what the last event about it says, not only the call's own.
 """
 
 import math
@@ -14,15 +15,23 @@ from leyden.schemas import Event
 
 MODEL_REQUEST = "model_request"
 REWARD = "reward"
+UNDELIVERED = "undelivered"
+"""Event of the gateway: the answer to the call `call_id` did not reach its agent."""
+REDELIVERED = "redelivered"
+"""Event of the gateway: a retry was given the answer to the call `call_id`."""
+
+_KEPT = ("http_status", "status", "delivered", "call_id", "late")
 
 
 def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
     """Reduce the data of a `model_request` to its ids, log probs and outcome.
 
     `prompt_token_ids` and `response_token_ids` are lists, empty where nothing was recorded; `response_log_probs` is a
-    list of finite floats, or None when any is missing, not a number or not finite. `delivered` and `call_id`, which
-    Agent Lightning does not know, are kept where they exist.
+    list of finite floats, or None when any is missing, not a number or not finite. `delivered`, `call_id` and `late`,
+    which Agent Lightning does not know, are kept where they exist. What is a triplet already stays as it is.
     """
+    if "response" not in data and "prompt_token_ids" in data:
+        return data
     response = data.get("response")
     response = response if isinstance(response, dict) else {}
     choice = _first_choice(response)
@@ -36,17 +45,24 @@ def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
     }
     if data.get("routed_experts") is not None:
         triplet["routed_experts"] = data["routed_experts"]
-    triplet |= {key: data[key] for key in ("http_status", "status", "delivered", "call_id") if key in data}
+    triplet |= {key: data[key] for key in _KEPT if key in data}
     if "error" in response:
         triplet["error"] = response["error"]
     return triplet
 
 
-def triplets(events: Iterable[Event]) -> list[Event]:
+def triplets(events: Sequence[Event]) -> list[Event]:
     """Reduce an attempt's events, in their order, and leave out superseded calls; the events given are untouched."""
-    reduced = [_reduced(event) for event in events]
+    deliveries = _deliveries(events)
+    reduced = [_reduced(event, deliveries) for event in events]
     gone = superseded([event.data if event.event_type == MODEL_REQUEST else None for event in reduced])
     return [event for index, event in enumerate(reduced) if index not in gone]
+
+
+def model_calls(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The triplets of an attempt's model requests, superseded ones included; events may be whole or triplets."""
+    deliveries = _deliveries(events)
+    return [_reduced(event, deliveries).data for event in events if event.event_type == MODEL_REQUEST]
 
 
 def superseded(calls: Sequence[dict[str, Any] | None]) -> set[int]:
@@ -81,9 +97,22 @@ def is_number(value: Any) -> TypeGuard[int | float]:
         return False
 
 
-def _reduced(event: Event) -> Event:
+def _deliveries(events: Iterable[Event]) -> dict[Any, bool]:
+    """Call id → whether its answer reached the agent in the end, for calls of which later events tell."""
+    told = [(event.data.get("call_id"), event.event_type) for event in events]
+    return {call: kind == REDELIVERED for call, kind in told if kind in (UNDELIVERED, REDELIVERED) and _name(call)}
+
+
+def _name(call_id: Any) -> bool:
+    return isinstance(call_id, str)
+
+
+def _reduced(event: Event, deliveries: dict[Any, bool]) -> Event:
     if event.event_type == MODEL_REQUEST:
-        return event.model_copy(update={"data": to_triplet(event.data)})
+        triplet = to_triplet(event.data)
+        if _name(call_id := triplet.get("call_id")) and call_id in deliveries:
+            triplet = {**triplet, "delivered": deliveries[call_id]}
+        return event.model_copy(update={"data": triplet})
     if event.event_type == REWARD:
         kept = {key: event.data[key] for key in ("source", "reason") if key in event.data}
         return event.model_copy(update={"data": {"value": event.data.get("value"), **kept}})

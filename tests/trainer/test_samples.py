@@ -110,6 +110,25 @@ def test_what_an_unusable_call_sampled_is_context_for_the_next():
     assert (row.response_ids, row.response_mask) == ((2, 3, 4, 5, 6), (1, 0, 0, 0, 1))
 
 
+def test_an_answer_that_a_retry_was_given_from_the_record_is_trained_on():
+    events = [
+        call([1], [2], delivered=False, call_id="a"),
+        Event(event_type="undelivered", rollout_id="r", attempt_id="0", timestamp=0.0, data={"call_id": "a"}),
+        Event(event_type="redelivered", rollout_id="r", attempt_id="0", timestamp=0.0, data={"call_id": "a"}),
+        call([1, 2, 3], [4]),
+    ]
+    (row,) = aggregate(events, TRAJECTORY).rows
+    assert (row.response_ids, row.response_mask) == ((2, 3, 4), (1, 0, 1))
+    assert aggregate(events[:2], TRAJECTORY).dropped_calls() == {Reason.UNDELIVERED: 1}
+
+
+def test_an_answer_that_was_lost_on_its_way_is_not_trained_on():
+    lost = Event(event_type="undelivered", rollout_id="r", attempt_id="0", timestamp=0.0, data={"call_id": "a"})
+    events = [call([1], [2], call_id="a"), lost, call([1], [3], call_id="b"), call([1, 3], [4])]
+    (row,) = aggregate(events, TRAJECTORY).rows
+    assert row.response_ids == (3, 4)
+
+
 def test_routed_experts_are_those_of_the_last_call_and_required_where_asked_for():
     events = [call([1], [2], routed_experts="a"), call([1, 2], [3], routed_experts="b"), call([9], [8])]
     required = replace(TRAJECTORY, routed_experts_required=True)
@@ -142,8 +161,6 @@ def test_routed_experts_are_those_of_the_last_call_and_required_where_asked_for(
 def test_a_broken_call_never_becomes_a_row_and_its_reason_is_counted(event, reason):
     for aggregation in (TRAJECTORY, TRANSITION):
         for given_as in ([event], triplets([event])):
-            if reason is Reason.LATE and "response" not in given_as[0].data:
-                continue  # a triplet does not say so; the log leaves late events out
             samples = aggregate(given_as, aggregation)
             assert samples.rows == ()
             assert samples.dropped_calls() == {reason: 1}

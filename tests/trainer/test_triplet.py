@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.schemas import Event
-from leyden.triplet import to_triplet, triplets
+from leyden.triplet import model_calls, to_triplet, triplets
 
 
 def event(event_type, data, at=0.0):
@@ -100,16 +100,34 @@ def test_an_undelivered_call_never_replaces_a_delivered_one():
     assert [e.data["response_token_ids"] for e in triplets(lost)] == [[1]]
 
 
+def test_a_later_event_says_whether_a_call_reached_its_agent_in_the_end():
+    def told(delivered, *kinds):
+        events = [event("model_request", chat([1], [2], delivered=delivered, call_id="c"))]
+        events += [event(kind, {"call_id": "c"}) for kind in kinds]
+        (call,) = model_calls(events)
+        assert triplets(events)[0].data == call
+        assert model_calls(triplets(events)) == [call]
+        return call["delivered"]
+
+    assert told(True) is True
+    assert told(False) is False
+    assert told(True, "undelivered") is False
+    assert told(False, "undelivered", "redelivered") is True
+    assert told(True, "undelivered", "redelivered") is True
+
+
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2)
 junk = scalars | st.lists(scalars, max_size=2) | st.just({}) | st.just({"content": [{}, 1]})
 choice = st.fixed_dictionaries({}, optional={"token_ids": junk, "prompt_token_ids": junk, "logprobs": junk})
 response = st.fixed_dictionaries(
     {}, optional={"prompt_token_ids": junk, "choices": junk | st.lists(junk | choice, max_size=1), "error": junk}
 )
-calls = st.fixed_dictionaries({}, optional={"response": junk | response, "server": junk, "delivered": junk})
+calls = st.fixed_dictionaries(
+    {}, optional={"response": junk | response, "server": junk, "delivered": junk, "call_id": junk | st.just("c")}
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["model_request", "reward", "x"]), calls), max_size=3))
+@given(st.lists(st.tuples(st.sampled_from(["model_request", "reward", "redelivered"]), calls), max_size=3))
 def test_no_recorded_event_is_too_broken_to_be_read(recorded):
     events = [event(kind, data) for kind, data in recorded]
     before = [e.model_copy(deep=True) for e in events]

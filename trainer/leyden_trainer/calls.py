@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from leyden.triplet import is_number, superseded, to_triplet
+from leyden.triplet import is_number, superseded
 
 _MAX_ID = 2**31 - 1
 _FIRST_ERROR_STATUS = 400
@@ -61,13 +61,12 @@ class Call:
 def usable_calls(
     recorded: Sequence[dict[str, Any]], *, log_probs_required: bool, experts_required: bool
 ) -> tuple[list[Call], list[Dropped]]:
-    """Sort the data of an attempt's `model_request`s, whole or as triplets, in the log's order."""
-    triplets = [_as_triplet(data) for data in recorded]
-    received = [None if _not_received(call) else call for call in triplets]
+    """Sort an attempt's calls, given as triplets in the log's order."""
+    received = [None if _not_received(call) else call for call in recorded]
     replaced = superseded(received)
     calls: list[Call] = []
     dropped: list[Dropped] = []
-    for place, call in enumerate(triplets):
+    for place, call in enumerate(recorded):
         fault = _not_received(call)
         if fault is None and place in replaced:
             fault = (Reason.SUPERSEDED, "another call has the same prompt ids")
@@ -82,12 +81,6 @@ def usable_calls(
 
 
 _Fault = tuple[Reason, str]
-
-
-def _as_triplet(data: dict[str, Any]) -> dict[str, Any]:
-    if "response" not in data and "prompt_token_ids" in data:
-        return data
-    return to_triplet(data) | ({"late": True} if data.get("late") is True else {})
 
 
 def _not_received(call: dict[str, Any]) -> _Fault | None:

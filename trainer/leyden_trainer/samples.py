@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from leyden.schemas import Event
-from leyden.triplet import MODEL_REQUEST
+from leyden.triplet import model_calls
 from leyden_trainer.calls import Call, Dropped, Reason, usable_calls
 
 
@@ -104,7 +104,7 @@ def aggregate(events: Sequence[Event], aggregation: Aggregation, *, log_probs_re
     """
     if len(attempts := {(event.rollout_id, event.attempt_id) for event in events}) > 1:
         raise EventsMixed(f"samples are built from one attempt, these events are of {sorted(attempts)}")
-    recorded = [event.data for event in events if event.event_type == MODEL_REQUEST]
+    recorded = model_calls(events)
     calls, dropped = usable_calls(
         recorded, log_probs_required=log_probs_required, experts_required=aggregation.routed_experts_required
     )
