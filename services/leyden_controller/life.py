@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import TypeVar
 
 import structlog
 
@@ -29,6 +30,9 @@ from leyden_controller.runner import Cause, Ending, Launch, Runner, RunnerFailed
 from leyden_controller.verdict import INFRA_FAILURES, Finish, verdict
 
 _FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 30
+
+Result = TypeVar("Result")
 
 
 class Stop(Enum):
@@ -107,7 +111,9 @@ class Life:
         failures = sum(ending.cause in INFRA_FAILURES for ending in endings)
         if failures and endings[-1].cause in INFRA_FAILURES:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), min(_FIRST_PAUSE_SECONDS * 4 ** (failures - 1), 30))
+                await asyncio.wait_for(
+                    self._stop_asked.wait(), min(_FIRST_PAUSE_SECONDS * 4 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
+                )
 
     async def _attempt(self, rollout: Rollout, attempt: str) -> Ending:
         launch = await self._launch(rollout, attempt)
@@ -184,5 +190,5 @@ class Life:
     def _id(self) -> str:
         return self.taken.rollout_id
 
-    async def _through(self, what, ask):
+    async def _through(self, what: str, ask: Callable[[], Awaitable[Result]]) -> Result:
         return await self._means.patience.through(f"{what} {self._id}", ask)

@@ -10,39 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from leyden_controller.local.connection import KeeperConnection
+from leyden_controller.local.ending import ending_of
 from leyden_controller.local.order import Order, order_of
 from leyden_controller.runner import Cause, Ending, Launch, RunnerFailed, StartRefused
 
 START_SECONDS = 30
 """How long a start may take before it counts as failed: it takes milliseconds on a machine that is not starved."""
-
-_KILLED_BY = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
-"""Exit codes with which shells say that what they ran was killed."""
-
-_FAULTS = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-    signal.SIGXCPU,
-    signal.SIGXFSZ,
-    signal.SIGPIPE,
-}
-"""Signals that a process brings on itself."""
 
 log = structlog.get_logger()
 
@@ -147,6 +129,7 @@ class Supervisor:
                 start_new_session=True,
                 env={},
             )
+        ours.setblocking(False)
         log.info("supervisor started", pid=process.pid)
         return cls(process, ours)
 
@@ -165,31 +148,3 @@ class Supervisor:
         self._control.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), START_SECONDS)
-
-
-def ending_of(report: dict[str, Any], timeout_seconds: float) -> Ending:
-    """What a keeper's report says about its agent."""
-    output = report["output"]
-    if report["dropped_bytes"]:
-        output = f"[{report['dropped_bytes']} bytes before this were dropped]\n{output}"
-    if report["stopped"]:
-        return Ending(Cause.STOPPED, "stopped by its controller", output)
-    if report["timed_out"]:
-        return Ending(Cause.TIMED_OUT, f"timed out after {timeout_seconds:g} s", output)
-    if report["signal"] is not None:
-        return Ending(_cause_of_signal(report), f"killed by {_name(report['signal'])}", output)
-    if report["exit_code"] == 0:
-        return Ending(Cause.SUCCEEDED, output=output)
-    cause = Cause.KILLED if report["exit_code"] in _KILLED_BY else Cause.FAILED
-    return Ending(cause, f"exited with code {report['exit_code']}", output)
-
-
-def _cause_of_signal(report: dict[str, Any]) -> Cause:
-    return Cause.FAILED if report["signal"] in _FAULTS else Cause.KILLED
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

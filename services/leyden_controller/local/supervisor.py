@@ -9,7 +9,7 @@ Invariants:
 - a closed connection is the only way to say "stop", so a controller says it by dying, too;
 - when the agent ends, its time is over or the connection closes, every process that came from it is killed, those that
   moved to a session of their own included: the keeper is the reaper of all its descendants, and so sees them all;
-- when a keeper is killed the kernel kills its agent, and the supervisor what the agent had started;
+- when a keeper is killed its agent and all that came from it become children of the supervisor, which kills them;
 - output is read as it comes and all but its end is forgotten, so an agent never blocks on it and never fills anything.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import json
 import os
 import select
@@ -39,7 +40,6 @@ SHORTAGES = {errno.EAGAIN, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, 
 """Errors for which no order is to blame."""
 
 _LENGTH = struct.Struct(">I")
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -79,15 +79,18 @@ class Tail:
         return self._kept.decode(errors="replace")
 
 
-def main() -> int:
+def main() -> None:
     # A SIGTERM or SIGINT to the whole group is the controller's to answer. Handlers, unlike SIG_IGN, are not inherited
     # by agents.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    order = supervise(socket.socket(fileno=int(sys.argv[1])))
-    if order is not None:
-        keep(order)
-    return 0
+    # Keepers share the supervisor's memory until they write to it, so they are kept from tidying it up.
+    gc.freeze()
+    gc.disable()
+    connection = supervise(socket.socket(fileno=int(sys.argv[1])))
+    if connection is not None:
+        keep(connection)
+        os._exit(0)
 
 
 def supervise(controller: socket.socket) -> socket.socket | None:
@@ -140,7 +143,7 @@ def keep(controller: socket.socket) -> None:
 
 
 def start(argv: list[str], cwd: str | None, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """The agent's process, in a session of its own, which the kernel kills if its keeper dies."""
+    """The agent's process, in a session of its own."""
     return subprocess.Popen(
         argv,
         cwd=cwd,
@@ -149,7 +152,6 @@ def start(argv: list[str], cwd: str | None, env: dict[str, str]) -> subprocess.P
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
     )
 
 
@@ -301,4 +303,4 @@ def _drain(fd: int, tail: Tail, most: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
