@@ -63,9 +63,9 @@ async def test_calls_of_what_is_not_there_or_has_ended_are_refused(run: RunLog, 
     with pytest.raises(ValueError, match="empty payload"):
         await run.calls.close("a", "0", "c", b"")
     await run.rollouts.end("a", State.SUCCEEDED)
-    for who in ({"nonce": nonce}, {"admin": True}):
+    for admin in (False, True):
         with pytest.raises(RolloutFinished, match="ended as succeeded"):
-            await run.calls.open("a", "0", "c", "gw", **who)
+            await run.calls.open("a", "0", "c", "gw", nonce=nonce, admin=admin)
 
 
 async def test_calls_of_a_deleted_rollout_are_refused(run: RunLog, nonce: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -53,7 +54,7 @@ async def test_completions_are_dense_and_in_order_whoever_ends_and_asks_again(
     found, total = await run.completions.page(0, 100)
     assert [(each.ordinal, each.rollout_id) for each in found] == [(n, ids[each]) for n, each in enumerate(order, 1)]
     assert total == 4
-    entries = await wire.xrange(keys.RunKeys(run.run).completions)
+    entries: Any = await wire.xrange(keys.RunKeys(run.run).completions)
     assert [entry for entry, _ in entries] == ["1-0", "2-0", "3-0", "4-0"]
     assert await run.queue.take("c", 10) == []
 

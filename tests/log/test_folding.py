@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,8 +93,8 @@ async def test_after_any_history_the_hash_is_the_fold_of_the_stream_and_can_be_r
         except REFUSALS:
             continue
     raw = Redis(connection_pool=run.rollouts._redis.connection_pool)
-    rows = await raw.xrange(k.events(rollout_id))
-    stands = await wire.hgetall(k.rollout(rollout_id))
+    rows: Any = await raw.xrange(k.events(rollout_id))
+    stands: Any = await wire.hgetall(k.rollout(rollout_id))
     stored = {name: value for name, value in stands.items() if not name.startswith(("call:", "held:"))}
 
     assert fold(rows) == stored

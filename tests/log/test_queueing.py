@@ -186,13 +186,13 @@ async def test_following_the_control_stream_begins_where_asked_and_goes_on(run: 
     await run.pause.pause()
     following = run.control.follow(place)
     assert (await anext(following)).kind == "paused"
-    nxt = asyncio.create_task(anext(following))
+    nxt = asyncio.ensure_future(anext(following))
     await asyncio.sleep(0.02)
     await run.pause.resume()
     assert (await asyncio.wait_for(nxt, 5)).kind == "resumed"
 
     from_now = run.control.follow()
-    first = asyncio.create_task(anext(from_now))
+    first = asyncio.ensure_future(anext(from_now))
     await asyncio.sleep(0.05)
     await run.pause.pause()
     assert (await asyncio.wait_for(first, 5)).kind == "paused"

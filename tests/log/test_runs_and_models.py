@@ -31,7 +31,7 @@ async def test_runs_begin_once_and_are_listed_until_they_end(log: Log):
     following = log.runs.follow()
     seen = [await anext(following) for _ in range(5)]
     assert seen == [RunBegan("one"), RunBegan("two"), RunBegan("one"), RunEnded("one"), RunBegan("one")]
-    waiting = asyncio.create_task(anext(following))
+    waiting = asyncio.ensure_future(anext(following))
     await asyncio.sleep(0.02)
     await log.runs.begin("three", RunSettings())
     assert await asyncio.wait_for(waiting, 5) == RunBegan("three")

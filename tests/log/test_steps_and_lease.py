@@ -72,7 +72,7 @@ async def test_steps_can_be_followed(run: RunLog):
     await run.steps.append("batch", {}, epoch=epoch, step_id="s1")
     following = run.steps.follow()
     assert (await anext(following)).step_id == "s1"
-    waiting = asyncio.create_task(anext(following))
+    waiting = asyncio.ensure_future(anext(following))
     await asyncio.sleep(0.02)
     await run.steps.append("batch", {}, epoch=epoch, step_id="s2")
     assert (await asyncio.wait_for(waiting, 5)).step_id == "s2"

@@ -85,7 +85,7 @@ def raise_as_log_error(error: RedisError, script: str = "") -> NoReturn:
     Raises:
         LogFull: the server is at its memory limit.
         LogUnavailable: the server can't be reached, refuses our credentials or takes no writes now.
-        ServerUnsupported: the server is too old, or holds only a part of a cluster's keys.
+        ServerUnsupported: the server is too old, holds only a part of a cluster's keys, or lacks the URL's database.
         RedisError: anything else, unchanged.
     """
     message = str(error)
@@ -97,6 +97,8 @@ def raise_as_log_error(error: RedisError, script: str = "") -> NoReturn:
         ) from error
     if "compiling script" in message and "'#'" in message:
         raise ServerUnsupported("this Redis is too old: the log needs Redis 7.0 or Valkey 7.2, or later") from error
+    if message.startswith("DB index"):
+        raise ServerUnsupported(f"the server does not have the database of the URL: {message}") from error
     if isinstance(error, _UNAVAILABLE) or message.startswith(_UNAVAILABLE_CODES):
         raise LogUnavailable(f"Redis is not available: {message}") from error
     if script and isinstance(error, ResponseError):
