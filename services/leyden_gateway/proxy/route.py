@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 import structlog
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from leyden.auth import Admin, Right
 from leyden.log.errors import LogFull, LogUnavailable, RunPaused
@@ -42,23 +42,13 @@ class Address(NamedTuple):
     path: str
 
 
-class ModelRoutes:
-    """Middleware that answers agents' model addresses and lets everything else through.
-
-    The gateway stands in the application's state once it has started.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(_PREFIX):
-            await _answer(scope["app"].state.gateway, scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+def is_model_address(scope: Scope) -> bool:
+    """Whether a request is for `answer`."""
+    return scope["type"] == "http" and scope["path"].startswith(_PREFIX)
 
 
-async def _answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a model address, as ASGI; whatever goes wrong is answered too."""
     client = Client(scope, receive, send)
     protocol = _CHAT
     try:
