@@ -51,7 +51,12 @@ def test_a_timeout_of_the_works_own_is_kept(thread: LogThread):
 
 def test_a_background_failure_is_handed_on_and_ends_every_later_call():
     failed, failures = threading.Event(), []
-    thread = LogThread(lambda error: (failures.append(error), failed.set()))
+
+    def note(error: BaseException) -> None:
+        failures.append(error)
+        failed.set()
+
+    thread = LogThread(note)
     thread.spawn(fail(RuntimeError("the feed broke")))
 
     assert failed.wait(5)

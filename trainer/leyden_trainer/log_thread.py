@@ -60,13 +60,13 @@ class LogThread:
         self._background.add(future)
         future.add_done_callback(self._ended)
 
-    def close(self) -> None:
-        """Cancel what still runs and stop the thread; closing a closed one changes nothing."""
+    def close(self, then: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Cancel what still runs, run `then`, and stop the thread; closing a closed one changes nothing."""
         if not self._thread.is_alive():
             return
         # What does not take its cancellation dies with the process: the thread is a daemon.
         with contextlib.suppress(FutureTimeout):
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(_CLOSE_SECONDS)
+            asyncio.run_coroutine_threadsafe(_end(then), self._loop).result(_CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_SECONDS)
 
@@ -80,8 +80,10 @@ class LogThread:
             self._on_failure(error)
 
 
-async def _cancel_all() -> None:
+async def _end(then: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
     running = asyncio.all_tasks() - {asyncio.current_task()}
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+    if then is not None:
+        await then()

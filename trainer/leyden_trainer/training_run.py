@@ -117,9 +117,8 @@ class TrainingRun:
         """Give up the run; once."""
         try:
             self.session.close(finished=finished)
-            self._call(self._log.close(), "closing the log")
         finally:
-            self._thread.close()
+            self._thread.close(self._log.close)
 
     def _step_id(self, kind: str, *place: int) -> str:
         return ".".join([self.branch, kind, *map(str, place)])

@@ -40,6 +40,7 @@ class WeightUpdates:
         self._needed = needed
         self._actor_step = 0
         self._served_step: int | None = None
+        self._resting = True  # verl's trainers begin with their replicas asleep
         self._metrics: dict[str, float] = {}
 
     def update_weights(self, global_steps: int | None = None) -> dict[str, float]:
@@ -61,6 +62,7 @@ class WeightUpdates:
         self._session.check()
         self._session.hold(f"weights of step {step} are loading")
         self._session.drain(self._drain_timeout_seconds)
+        self._resting = False
         timings = self._engines.load(step)
         version = str(Version(self._branch, step))
         endpoints = self._engines.endpoints()
@@ -81,7 +83,9 @@ class WeightUpdates:
         """A batch is complete: nothing is sampled until weights are loaded again."""
         self._session.hold("the trainer is updating")
         self._session.drain(self._drain_timeout_seconds)
-        self._engines.rest()
+        if not self._resting:
+            self._engines.rest()
+        self._resting = True
         self._served_step = None
 
     def abort_replicas(self, reject_request: bool = False) -> None:

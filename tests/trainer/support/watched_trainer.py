@@ -1,8 +1,8 @@
 """The trainer, with what tests need to see and to break: `python -m … ROWS_FILE override…`.
 
 WATCH_FOLDER gets one file a life and step with what was trained on. DIE names a moment: `decided.N` is after the batch
-of step N is on record, `updated.N` after its update, `saved.N` after its checkpoint. There, the process writes `reached`
-and kills itself, or waits to be killed if DIE_HOW is `wait`; with `wait_a_little` it goes on.
+of step N is on record, `updated.N` after its update, `saved.N` after its checkpoint. There, the process writes
+`reached` and kills itself, or waits to be killed if DIE_HOW is `wait`; with `wait_a_little` it goes on.
 """
 
 import json
@@ -43,7 +43,7 @@ def watched() -> type:
 
         def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
             keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
-            data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["responses", "prompts"])
+            data: Any = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["responses", "prompts"])
             rows = {
                 key: [prompt.tolist(), response.tolist()]
                 for key, prompt, response in zip(
@@ -54,8 +54,8 @@ def watched() -> type:
             (Path(os.environ["WATCH_FOLDER"]) / place).write_text(json.dumps(rows))
             return super()._update_actor(batch, metrics)
 
-        def _step_once(self, *arguments: Any) -> Any:
-            batch = super()._step_once(*arguments)
+        def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int) -> Any:
+            batch = super()._step_once(metrics, timing_raw, sample_batch_size)
             reach(f"updated.{self.global_steps}")
             return batch
 
