@@ -62,6 +62,7 @@ class Controller:
                 following.cancel()
                 self._means.patience.seconds = min(self._means.patience.seconds, _LAST_WORDS_SECONDS)
                 await asyncio.gather(*(each.finish(self._grace_seconds, self._hurry) for each in self._serving))
+                await asyncio.gather(*(each.leave() for each in self._serving))
                 for serving in self._serving.values():
                     serving.cancel()
         finally:
@@ -97,8 +98,12 @@ class Controller:
                     self._end(run, group)
 
     def _begin(self, run: str, group: asyncio.TaskGroup) -> None:
-        if run in self._services and self._services[run].open:
-            return
+        known = self._services.get(run)
+        if known is not None:
+            if known.open:
+                return
+            # It found its queue gone.
+            self._end(run, group)
         service = RunService(self._means, self._means.log.run(run), self._slots, self._lease_seconds)
         self._services[run] = service
         self._serving[service] = group.create_task(service.serve(), name=f"run {run}")

@@ -71,6 +71,9 @@ class RunService:
         for life in self._lives.values():
             life.stop(Stop.SHUTDOWN)
         await self._settle(_HAND_BACK_SECONDS, asyncio.Event())
+
+    async def leave(self) -> None:
+        """Let the run forget this controller, once nothing in this process takes its rollouts any more."""
         with contextlib.suppress(LogUnavailable, LogFull, RunMissing):
             await self._run.queue.leave(self._means.consumer)
 

@@ -21,7 +21,7 @@ async def start_controller(redis_url: str, tmp_path: Path) -> AsyncIterator[Star
     begun: list[ControllerProcess] = []
 
     async def start(**settings: object) -> ControllerProcess:
-        given = {"redis_url": redis_url, "lease_seconds": 2, "key": KEY, "shutdown_grace_seconds": 1} | settings
+        given = {"redis_url": redis_url, "lease_seconds": 15, "key": KEY, "shutdown_grace_seconds": 1} | settings
         environment = {f"LEYDEN_{name.upper()}": str(value) for name, value in given.items()}
         output = tmp_path / f"controller-{len(begun)}.log"
         with output.open("wb") as file:

@@ -19,6 +19,9 @@ from leyden_controller import history
 from leyden_controller.runner import Cause, Ending
 from tests.controller.support import agents, asked, causes, living, outcomes, shell, started, until
 
+SHORT_LEASE = 2
+"""Seconds after which a controller takes over from one that shows no sign of life."""
+
 SAYS_THAT_IT_STARTED = 'echo "$AGL_EVENT_URL" | sed "s,.*/rollouts/,,; s,/events,," >> starts'
 
 
@@ -58,7 +61,7 @@ async def test_a_controller_that_is_killed_leaves_no_process_and_another_runs_it
 
     await until(lambda: not living(processes), "nothing of it is left", seconds=10)
     assert not agents(tmp_path)
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
     found = await outcomes(run, 4)
     assert {each.state for each in found.values()} == {State.SUCCEEDED}
     assert sorted(starts(tmp_path)) == sorted(f"r{n}/attempt/{k}" for n in range(4) for k in range(2))
@@ -68,7 +71,7 @@ async def test_a_controller_that_dies_before_it_records_a_start_costs_no_attempt
     await run.rollouts.create(asked("a", shell(SAYS_THAT_IT_STARTED), cwd=str(tmp_path)))
     assert await run.queue.take("dead", 1)
 
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
 
     assert (await outcomes(run, 1))["a"].state is State.SUCCEEDED
     assert starts(tmp_path) == ["a/attempt/0"]
@@ -79,7 +82,7 @@ async def test_a_controller_that_dies_between_recording_a_start_and_starting_cos
     (taken,) = await run.queue.take("dead", 1)
     await run.rollouts.start("a", "0", entry=taken.entry, consumer="dead")
 
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
 
     assert (await outcomes(run, 1))["a"].state is State.SUCCEEDED
     assert starts(tmp_path) == ["a/attempt/1"]
@@ -96,7 +99,7 @@ async def test_a_controller_that_dies_after_its_agent_ended_and_before_it_says_s
     await until(lambda: not agents(tmp_path), "the agent has ended")
     await first.kill()
 
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
     assert (await outcomes(run, 1))["a"].state is State.SUCCEEDED
     assert starts(tmp_path) == ["a/attempt/0", "a/attempt/1"]
 
@@ -109,7 +112,7 @@ async def test_a_controller_that_dies_between_a_failure_and_its_outcome_leaves_i
     await run.rollouts.start("a", "0", entry=taken.entry, consumer="dead")
     await history.record(run, "a", "0", Ending(Cause.FAILED, "exited with code 9", "words"))
 
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
 
     assert (await outcomes(run, 1))["a"].state is State.FAILED
     assert (await run.rollouts.get("a")).status.error_message == "exited with code 9: words"
@@ -123,7 +126,7 @@ async def test_controllers_that_die_again_and_again_use_up_the_infra_attempts(ru
         (taken,) = await run.queue.take(consumer, 1) or await run.queue.take_over(consumer, 0, 1)
         await run.rollouts.start("a", attempt, entry=taken.entry, consumer=consumer)
 
-    await start_controller()
+    await start_controller(lease_seconds=SHORT_LEASE)
 
     assert (await outcomes(run, 1))["a"].state is State.FAILED
     assert (await run.rollouts.get("a")).status.error_message == "its controller was gone (attempt 3 of 3)"
@@ -132,16 +135,16 @@ async def test_controllers_that_die_again_and_again_use_up_the_infra_attempts(ru
 async def test_a_controller_that_stood_still_for_longer_than_its_lease_kills_what_is_no_longer_its_own(
     run, start_controller, tmp_path
 ):
-    first = await start_controller(lease_seconds=1)
-    await run.rollouts.create(asked("a", shell(f"{SAYS_THAT_IT_STARTED}; sleep 5"), cwd=str(tmp_path)))
+    first = await start_controller(lease_seconds=SHORT_LEASE)
+    await run.rollouts.create(asked("a", shell(f"{SAYS_THAT_IT_STARTED}; sleep 8"), cwd=str(tmp_path)))
     await until(lambda: agents(tmp_path, "sleep"), "the agent runs")
     first.signal(signal.SIGSTOP)
-    await start_controller(lease_seconds=1)
+    await start_controller(lease_seconds=SHORT_LEASE)
     await until(lambda: len(starts(tmp_path)) == 2, "another has taken over")
 
     first.signal(signal.SIGCONT)
 
-    await until(lambda: len(agents(tmp_path, "sleep")) == 1, "the first agent is gone", seconds=4)
+    await until(lambda: len(agents(tmp_path, "sleep")) == 1, "the first agent is gone", seconds=6)
     assert (await outcomes(run, 1))["a"].state is State.SUCCEEDED
     assert await started(run, "a") == ["0", "1"]
     assert await causes(run, "a") == []
@@ -151,9 +154,9 @@ async def test_a_dead_controllers_rollouts_do_not_wait_for_the_queue_to_be_empty
     await run.rollouts.create(asked("old", "true"))
     assert await run.queue.take("dead", 1)
     await run.rollouts.create_many(asked(f"r{n}", "sleep 0.5") for n in range(30))
-    await asyncio.sleep(1)
+    await asyncio.sleep(SHORT_LEASE)
 
-    await start_controller(slots=1, lease_seconds=1)
+    await start_controller(slots=1, lease_seconds=SHORT_LEASE)
 
     async with asyncio.timeout(10):
         while "old" not in {each.rollout_id for each in (await run.completions.page(0, 100))[0]}:
@@ -214,14 +217,14 @@ async def test_controllers_that_are_killed_at_any_moment_lose_and_double_nothing
     )
     done = asyncio.create_task(outcomes(run, len(ids), seconds=100))
     for _ in range(3):
-        controllers = await asyncio.gather(*(start_controller(slots=3, lease_seconds=1) for _ in range(2)))
+        controllers = await asyncio.gather(*(start_controller(slots=3, lease_seconds=SHORT_LEASE) for _ in range(2)))
         await asyncio.sleep(chance.uniform(1, 3))
         for controller in controllers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 left = controller.descendants()
                 await controller.kill()
                 await until(lambda left=left: not living(left), "nothing of it is left", seconds=10)
-    await start_controller(slots=8, lease_seconds=1)
+    await start_controller(slots=8, lease_seconds=SHORT_LEASE)
 
     found = await done
 
@@ -292,6 +295,20 @@ async def test_a_controller_waits_for_a_log_that_is_not_there_yet(own_server, st
     server.start()
 
     assert (await outcomes(log.run("test"), 1))["a"].state is State.SUCCEEDED
+
+
+async def test_a_log_that_lost_everything_ends_what_ran_and_begins_anew(log, run, redis, start_controller, tmp_path):
+    controller = await start_controller()
+    await run.rollouts.create(asked("a", "sleep 60"))
+    await until(lambda: agents(tmp_path), "the agent runs")
+
+    await redis.flushall()
+    await until(lambda: not agents(tmp_path), "the agent is gone")
+    await log.runs.begin("test", RunSettings(readers=["trainer"]))
+    await run.rollouts.create(asked("b", "true"))
+
+    assert (await outcomes(run, 1))["b"].state is State.SUCCEEDED
+    assert controller.process.returncode is None
 
 
 async def test_who_has_lost_a_rollout_can_not_end_it(run):
