@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leyden.log import PayloadInvalid, PayloadRefused, decode, encode
+from leyden.log import PayloadInvalid, PayloadRefused, decode, encode, encoding
 from leyden.log.encoding import VERSION
 
 texts = st.text(st.characters(codec=None), max_size=8)
@@ -215,6 +215,15 @@ def test_deep_nesting_comes_back_or_is_refused_in_words():
     assert same(decode(encode(nested(400))), nested(400))
     with pytest.raises(PayloadInvalid, match="nested too deeply"):
         encode(nested(100_000))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("_MAX_FRAME_BYTES", "is too large"), ("_MAX_PAYLOAD_BYTES", "compressed")]
+)
+def test_what_is_too_large_for_redis_is_refused_by_its_size(monkeypatch: pytest.MonkeyPatch, limit: str, words: str):
+    monkeypatch.setattr(encoding, limit, 50)
+    with pytest.raises(PayloadInvalid, match=words):
+        encode({"response": answer()})
 
 
 def test_a_newer_version_is_refused_by_its_number():

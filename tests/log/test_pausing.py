@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from leyden.log import Log, RunLog, encode, keys
 from leyden.log import replicas as replicas_module
 from leyden.log.errors import DrainTimeout, RunMissing, RunPaused
-from leyden.schemas import NewRollout, PauseRequest, State
+from leyden.schemas import NewRollout, PauseRequest, State, StatusPatch
 from tests.log.conftest import Begin
 
 PAYLOAD = encode({})
@@ -98,7 +98,7 @@ async def test_after_a_pause_no_call_opens_and_the_open_ones_drain_to_none(
     assert (await run.pause.state()).inflight == 0
 
 
-@pytest.mark.parametrize("how", ["close", "abandon", "recheck", "end", "start", "delete", "leave"])
+@pytest.mark.parametrize("how", ["close", "abandon", "recheck", "end", "start", "patch", "delete", "leave"])
 async def test_who_waits_for_the_last_call_is_woken_by_it(run: RunLog, how: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("leyden.log.pause._LOOK_AGAIN_SECONDS", 60)
     await run.rollouts.create(NewRollout(input=None, rollout_id="a"))
@@ -120,6 +120,8 @@ async def test_who_waits_for_the_last_call_is_woken_by_it(run: RunLog, how: str,
             await run.rollouts.end("a", State.FAILED)
         case "start":
             await run.rollouts.start("a", "1", entry=taken.entry, consumer="c")
+        case "patch":
+            await run.rollouts.patch("a", StatusPatch(last_attempt_id="1"))
         case "delete":
             await run.rollouts.delete("a")
         case "leave":

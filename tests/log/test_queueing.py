@@ -76,6 +76,8 @@ async def test_only_the_holder_starts_a_rollout_and_only_one_that_can_start(run:
         await run.rollouts.start("a", "0", entry=b.entry, consumer="c1")
     with pytest.raises(LeaseLost, match="nobody"):
         await run.rollouts.start("a", "0", entry="1-1", consumer="c1")
+    with pytest.raises(LeaseLost, match="nobody"):
+        await run.rollouts.start("a", "0", entry="", consumer="c1")
     await run.rollouts.end("b", State.FAILED)
     with pytest.raises(RolloutFinished, match="ended as failed"):
         await run.rollouts.start("b", "0", entry=b.entry, consumer="c1")
@@ -127,8 +129,10 @@ async def test_what_is_handed_back_goes_to_the_end_of_the_queue_and_to_anyone(ru
 
     assert [each.rollout_id for each in await run.queue.take("c2", 5)] == ["b", "a"]
     assert await run.queue.renew("c1", [a.entry]) == {a.entry}
-    with pytest.raises(LeaseLost):
-        await run.queue.hand_back("c1", "1-1", "a")
+    for other in ("1-1", ""):
+        with pytest.raises(LeaseLost, match="nobody"):
+            await run.queue.hand_back("c1", other, "a")
+    assert await run.queue.renew("c1", [""]) == {""}
     with pytest.raises(LeaseLost):
         await run.queue.hand_back("c1", a.entry, "none")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
-from leyden.log import Log, RunBegan, RunEnded, RunLog, RunSettings
+from leyden.log import Log, RunBegan, RunEnded, RunLog, RunSettings, keys
 from leyden.log.errors import RunMissing
 from leyden.schemas import Model, NewRollout
 
@@ -35,6 +37,13 @@ async def test_runs_begin_once_and_are_listed_until_they_end(log: Log):
     await asyncio.sleep(0.02)
     await log.runs.begin("three", RunSettings())
     assert await asyncio.wait_for(waiting, 5) == RunBegan("three")
+
+
+async def test_a_run_whose_keys_are_something_else_does_not_begin(log: Log, wire: Redis):
+    await wire.set(keys.RunKeys("odd").queue, "not a stream")
+    with pytest.raises(ResponseError, match=r"begin_run\.lua.*WRONGTYPE"):
+        await log.runs.begin("odd", RunSettings())
+    assert await log.runs.names() == []
 
 
 async def test_rules_are_read_as_they_were_set(log: Log, run: RunLog):

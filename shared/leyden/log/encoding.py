@@ -28,7 +28,10 @@ VERSION = 1
 
 _LEVEL = 1
 _MAX_FRAME_BYTES = 1 << 30
-"""What a payload may take uncompressed; Redis itself refuses values of more than 512 MiB."""
+"""What a payload may take uncompressed."""
+
+_MAX_PAYLOAD_BYTES = 1 << 28
+"""What it may take in Redis, which breaks the connection over a value of more than 512 MiB."""
 
 _FAST, _ANY = 0, 1
 """How the skeleton is written: by orjson, or by json, which also knows integers of any size and lone surrogates."""
@@ -90,7 +93,7 @@ def encode(data: dict[str, Any]) -> bytes:
     """The payload of an event's data.
 
     Raises:
-        PayloadInvalid: a value is not JSON, a number is not finite, or it all takes more than 1 GiB.
+        PayloadInvalid: a value is not JSON, a number is not finite, or it all takes more than 1 GiB, or 256 MiB compressed.
     """
     columns = _Columns()
     response = data.get("response")
@@ -99,7 +102,12 @@ def encode(data: dict[str, Any]) -> bytes:
     frame = b"".join((_HEAD.pack(notation, len(head)), head, *columns.blobs))
     if len(frame) > _MAX_FRAME_BYTES:
         raise PayloadInvalid(f"an event of {len(frame)} bytes is too large: at most {_MAX_FRAME_BYTES} can be recorded")
-    return bytes((VERSION,)) + _zstd.compress(frame)
+    payload = bytes((VERSION,)) + _zstd.compress(frame)
+    if len(payload) > _MAX_PAYLOAD_BYTES:
+        raise PayloadInvalid(
+            f"an event that takes {len(payload)} bytes compressed is too large: at most {_MAX_PAYLOAD_BYTES} can be recorded"
+        )
+    return payload
 
 
 def decode(payload: bytes) -> dict[str, Any]:
