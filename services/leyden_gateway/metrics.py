@@ -7,6 +7,7 @@ report the sum.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -34,6 +35,18 @@ HELD = Gauge("leyden_gateway_held_calls", "Calls waiting for their run.", multip
 LOG_ERRORS = Counter(
     "leyden_gateway_log_errors_total", "Requests that failed because Redis was away or full.", ("kind",)
 )
+
+
+def count_call(protocol: str, response: dict[str, Any], *, ok: bool, delivered: bool) -> None:
+    """Count a call that went on record, and its tokens."""
+    outcome = "error" if not ok else "ok" if delivered else "undelivered"
+    CALLS.labels(protocol, outcome).inc()
+    usage = response.get("usage")
+    if isinstance(usage, dict):
+        for kind in ("prompt", "completion"):
+            count = usage.get(f"{kind}_tokens")
+            if isinstance(count, int) and count > 0:
+                TOKENS.labels(kind).inc(count)
 
 
 def report() -> bytes:

@@ -40,7 +40,7 @@ async def call(api: httpx.AsyncClient) -> AsyncIterator:
     tasks: list[asyncio.Task] = []
 
     def start(**more: object) -> asyncio.Task[httpx.Response]:
-        tasks.append(asyncio.create_task(api.post(CALL, json=chat(**more))))
+        tasks.append(asyncio.create_task(api.post(CALL, json=chat() | more)))
         return tasks[-1]
 
     yield start
@@ -148,6 +148,15 @@ async def test_a_call_whose_servers_are_gone_is_held_until_one_answers(holding, 
     assert (await waiting).status_code == 200
     (event,) = await holding.events.of_attempt("r1")
     assert (event.data["status"], event.data["model_version"]) == ("ok", "main:4")
+
+
+async def test_a_malformed_answer_is_not_waited_out(holding, model, call):
+    model.otherwise = stub.raw(b"<html>")
+    await serve(holding, model)
+
+    assert (await call()).status_code == 502
+    (event,) = await holding.events.of_attempt("r1")
+    assert event.data["status"] == "error"
 
 
 async def test_a_call_between_two_tries_is_held_by_a_pause(holding, model, call):

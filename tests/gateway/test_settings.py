@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import SecretStr
 
 from leyden_gateway.settings import GatewaySettings, UnsafeSettings, is_loopback
 
@@ -13,11 +14,11 @@ from leyden_gateway.settings import GatewaySettings, UnsafeSettings, is_loopback
 )
 def test_a_reachable_address_needs_a_key_of_its_own(host, key):
     with pytest.raises(UnsafeSettings, match=host):
-        GatewaySettings(host=host, key=key).check()
+        GatewaySettings(host=host, key=SecretStr(key)).check()
 
-    GatewaySettings(host=host, key=key, insecure=True).check()
-    GatewaySettings(host=host, key="tKx3-a-random-one").check()
-    GatewaySettings(host="127.0.0.1", key=key).check()
+    GatewaySettings(host=host, key=SecretStr(key), insecure=True).check()
+    GatewaySettings(host=host, key=SecretStr("tKx3-a-random-one")).check()
+    GatewaySettings(host="127.0.0.1", key=SecretStr(key)).check()
 
 
 def test_loopback_addresses_are_known():
@@ -33,7 +34,7 @@ def test_the_contracts_variable_gives_the_key_too(monkeypatch):
 
 
 def test_the_key_is_not_shown():
-    assert "hush" not in repr(GatewaySettings(key="hush"))
+    assert "hush" not in repr(GatewaySettings(key=SecretStr("hush")))
 
 
 @pytest.mark.parametrize(
