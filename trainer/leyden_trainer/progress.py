@@ -103,10 +103,12 @@ class StepProgress:
             await log.close()
 
     async def _follow_steps(self, run: RunLog) -> None:
-        known = await run.steps.read()
-        after = known[-1].entry if known else "0-0"
+        after: str | None = None
         while True:
             try:
+                if after is None:
+                    known = await run.steps.read()
+                    after = known[-1].entry if known else "0-0"
                 async for entry in run.steps.follow(after):
                     after = entry.entry
                     self.show(entry)
