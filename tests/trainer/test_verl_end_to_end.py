@@ -44,12 +44,12 @@ async def test_a_trainer_killed_at_its_worst_moments_trains_on_the_batches_on_re
             "leyden.rollout_tries=2",
         )
         trainer.start(die="decided.3")
-        assert trainer.wait() != 0
+        trainer.died_at("decided.3")
         trainer.start(die="updated.4", how="wait")
         trainer.reached("updated.4")
         trainer.kill()
         trainer.start(die=f"saved.{STEPS}")
-        assert trainer.wait() != 0
+        trainer.died_at(f"saved.{STEPS}")
         trainer.start()
         assert trainer.wait() == 0, trainer.last_words()
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,15 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from leyden.processes import free_port, own_group_until_parent_dies
+
 SUPPORT = Path(__file__).parent
 KEY = "a-key-for-tests"
 _START_SECONDS = 120
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Deployment:
@@ -83,7 +78,7 @@ class Deployment:
             env=self.environment,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            preexec_fn=own_group_until_parent_dies,
         )
         self._processes[name] = process
         return process

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from leyden.processes import own_group_until_parent_dies
 from tests.trainer.support.deployment import SUPPORT, Deployment
 
 _PATHS = os.pathsep.join([str(SUPPORT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -68,7 +69,7 @@ class Trainer:
             env=self._environment | {"DIE": die, "DIE_HOW": how},
             stdout=self._output.open("ab"),
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            preexec_fn=own_group_until_parent_dies,
         )
 
     def wait(self, timeout_seconds: float = 600) -> int:
@@ -78,6 +79,11 @@ class Trainer:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the trainer did not end: {self.last_words()}") from None
+
+    def died_at(self, moment: str) -> None:
+        """Wait until the trainer has killed itself where `DIE` said."""
+        assert self.wait() != 0
+        assert (self.watch / f"reached.{moment}").exists(), f"it died before {moment}: {self.last_words()}"
 
     def reached(self, moment: str, timeout_seconds: float = 600) -> None:
         """Wait until a moment named by `DIE` has come."""

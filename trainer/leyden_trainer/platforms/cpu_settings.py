@@ -36,6 +36,7 @@ VERL_DEFAULTS: dict[str, tuple[Any, Any]] = {
 ENVIRONMENT: dict[str, str] = {
     "VERL_PLATFORM": "cpu",
     "VERL_USE_EXTERNAL_MODULES": "leyden_trainer.platforms.cpu",
+    "TQ_NUM_THREADS": "1",
 }
 """Variables of every process that imports verl."""
 
@@ -44,6 +45,7 @@ def prepare(config: DictConfig) -> None:
     """Fit `config` and this process's environment to the CPU; must run before verl is imported.
 
     Ray gets as many logical CPUs and GPUs as verl's actors ask for, whatever the machine has: they share its cores.
+    torch computes on all of them, unless OMP_NUM_THREADS says otherwise; Ray would give it one.
     """
     os.environ.update(ENVIRONMENT)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
@@ -57,8 +59,9 @@ def prepare(config: DictConfig) -> None:
                 OmegaConf.update(config, key, value)
         ray_init = config.ray_kwargs.ray_init
         ray_init.setdefault("num_gpus", processes)
+        ray_init.setdefault("include_dashboard", False)
         if ray_init.get("num_cpus") is None:
             ray_init.num_cpus = max(os.cpu_count() or 1, 6 + processes)
-        environment = ray_init.runtime_env.setdefault("env_vars", {})
-        for name, value in ENVIRONMENT.items():
-            environment[name] = value
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
+        given = ray_init.runtime_env.get("env_vars") or {}
+        ray_init.runtime_env.env_vars = {"OMP_NUM_THREADS": threads, **given, **ENVIRONMENT}
