@@ -131,7 +131,7 @@ async def test_a_run_that_ends_while_a_rollout_is_created_refuses_it(log: Log, r
         )
         assert outcome == (b"run ended" if ended else b"no run")
         with pytest.raises(RunMissing):
-            await log.run(name).rollouts._create(new(f"b-{name}"), False)
+            await log.run(name).rollouts._creation.create(new(f"b-{name}"), must_match=False)
 
 
 async def test_a_deleted_rollout_that_is_still_read_is_not_created_again(run: RunLog):

@@ -93,7 +93,7 @@ def encode(data: dict[str, Any]) -> bytes:
     """The payload of an event's data.
 
     Raises:
-        PayloadInvalid: a value is not JSON, a number is not finite, or it all takes more than 1 GiB, or 256 MiB compressed.
+        PayloadInvalid: a value is not JSON, a number is not finite, or it takes more than 1 GiB, or 256 MiB compressed.
     """
     columns = _Columns()
     response = data.get("response")
@@ -105,7 +105,7 @@ def encode(data: dict[str, Any]) -> bytes:
     payload = bytes((VERSION,)) + _zstd.compress(frame)
     if len(payload) > _MAX_PAYLOAD_BYTES:
         raise PayloadInvalid(
-            f"an event that takes {len(payload)} bytes compressed is too large: at most {_MAX_PAYLOAD_BYTES} can be recorded"
+            f"an event of {len(payload)} bytes compressed is too large: at most {_MAX_PAYLOAD_BYTES} can be recorded"
         )
     return payload
 

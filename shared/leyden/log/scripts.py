@@ -161,3 +161,8 @@ def text(value: bytes | str | None) -> str:
     if value is None:
         return ""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def storable(words: str) -> str:
+    """Words from outside as an argument can hold them: half of a surrogate pair becomes an escape."""
+    return words.encode(errors="backslashreplace").decode()
