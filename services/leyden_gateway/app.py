@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 from fastapi import Depends, FastAPI
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from leyden.log.errors import LogFull, LogUnavailable
 from leyden_gateway import logs
 from leyden_gateway.access import admin_only
-from leyden_gateway.api import answers, events, health, models, pause, rollouts, runs
+from leyden_gateway.api import answers, events, health, models, openapi, pause, rollouts, runs
 from leyden_gateway.api.bodies import BodyLimit
 from leyden_gateway.gateway import Gateway
 from leyden_gateway.proxy.route import answer, is_model_address
@@ -35,6 +36,12 @@ class GatewayApp(FastAPI):
             await answer(self.state.gateway, scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The API's description, model calls included."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.complete(super().openapi())
+        return self.openapi_schema
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:

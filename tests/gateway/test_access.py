@@ -43,8 +43,7 @@ async def test_without_the_key_every_route_but_health_is_401(anyone, served, set
             assert answer.status_code == 200
         else:
             assert (answer.status_code, answer.json()["detail"]) == (401, "Invalid or missing API key"), (method, path)
-    answer = await anyone.post(CALL, headers=headers, json=chat())
-    assert answer.status_code == 401
+    assert ("POST", CALL) in _routes(settings)
     assert served.requests == []
 
 
@@ -73,7 +72,7 @@ async def test_an_agents_token_is_refused_everywhere_else(anyone, api, served, s
     agent = await token(log)
 
     for method, path in _routes(settings):
-        if path in ("/healthz", "/readyz", EVENTS):
+        if path in ("/healthz", "/readyz", EVENTS) or path.startswith("/proxy/rollout/"):
             continue
         answer = await anyone.request(method, path, headers=agent, json=_body(method, path))
         assert answer.status_code == 403, (method, path, answer.text)
@@ -233,7 +232,6 @@ def _routes(settings) -> list[tuple[str, str]]:
         (method.upper(), re.sub(r"{(\w+)}", lambda match: values[match[1]], path))
         for path, methods in document["paths"].items()
         for method in methods
-        if not path.startswith("/proxy/rollout/")
     ]
 
 

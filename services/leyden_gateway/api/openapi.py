@@ -1,0 +1,82 @@
+"""The API's description: what FastAPI knows, and the model calls and credentials, of which it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leyden_gateway.protocols import PROTOCOLS
+from leyden_gateway.proxy.sampling import Mode
+
+JSON = dict[str, Any]
+
+_ATTEMPT = "/proxy/rollout/{rollout_id}/attempt/{attempt}/mode/{mode}"
+_OPEN = ("/healthz", "/readyz")
+
+
+def complete(document: JSON) -> JSON:
+    """The document with what it lacks; changed in place."""
+    paths: JSON = document["paths"]
+    for path, protocol in PROTOCOLS.items():
+        paths[f"{_ATTEMPT}/{path}"] = {"post": _call(protocol.upstream_path)}
+    paths[f"{_ATTEMPT}/openai/v1/models"] = {"get": _listing()}
+    document.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    document["security"] = [{"bearer": []}, {"key": []}]
+    for path in _OPEN:
+        for operation in paths[path].values():
+            operation["security"] = []
+    return document
+
+
+def _call(upstream_path: str) -> JSON:
+    return {
+        "tags": ["model calls"],
+        "summary": f"Call a model: {upstream_path}",
+        "description": "The provider's own request and answer; streamed with `stream: true`. Recorded before answered.",
+        "parameters": _parameters(),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+        "responses": {
+            "200": {
+                "description": "The provider's answer",
+                "content": {"application/json": {}, "text/event-stream": {}},
+            },
+            **{status: {"description": reason} for status, reason in _ERRORS.items()},
+        },
+    }
+
+
+def _listing() -> JSON:
+    return {
+        "tags": ["model calls"],
+        "summary": "List the models that may be called; not a call, and not recorded",
+        "parameters": _parameters(),
+        "responses": {"200": {"description": "The provider's list", "content": {"application/json": {}}}},
+    }
+
+
+def _parameters() -> list[JSON]:
+    texts: JSON = {"type": "string"}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in {
+            "rollout_id": texts,
+            "attempt": texts,
+            "mode": {"type": "string", "enum": [mode.value for mode in Mode]},
+        }.items()
+    ]
+
+
+_ERRORS = {
+    "400": "Not a JSON object, or refused upstream",
+    "401": "No key, or a wrong one",
+    "403": "The key is for another attempt, or does not allow calls",
+    "404": "No such rollout, mode or path",
+    "409": "The rollout has ended, or another attempt has taken over",
+    "413": "The body is too large",
+    "429": "The run is paused; Retry-After says for how long to wait",
+    "502": "No usable answer from the model server",
+    "503": "No server of the model, or Redis is away; nothing was sampled or nothing is answered that is not on record",
+    "504": "No answer from the model server in time",
+}
