@@ -2,16 +2,15 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-from leyden.processes import own_group_until_parent_dies
 from tests.trainer.support.deployment import SUPPORT, Deployment
+
+from leyden.processes import own_group_until_parent_dies
 
 _PATHS = os.pathsep.join([str(SUPPORT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -97,9 +96,7 @@ class Trainer:
     def kill(self) -> None:
         """SIGKILL the process that the user started; what it started is Ray's to clean up."""
         assert self._process is not None
-        for process in psutil.Process(self._process.pid).children(recursive=False):
-            process.kill()
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait(20)
 
     def trained(self, epoch: int, step: int) -> dict[str, Any] | None:
