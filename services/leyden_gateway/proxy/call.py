@@ -112,7 +112,7 @@ class ModelCall:
         try:
             await self._until_answered(location.run)
         finally:
-            await asyncio.shield(self._call.take_off())
+            await self._call.take_off()
             await self._hold.end()
 
     async def _until_answered(self, run: str) -> None:

@@ -110,11 +110,14 @@ class LoggedCall:
             raise CallLost(self._rollout_id, call_id)
 
     async def take_off(self) -> None:
-        """Take the call off, if it is open or waits to be; nothing was sampled."""
+        """Take the call off, if it is open or waits to be; nothing was sampled. Goes on if the caller is cancelled."""
         if self._call_id is None:
             return
         call_id, self._call_id = self._call_id, None
         self._uncount()
+        await asyncio.shield(self._abandon(call_id))
+
+    async def _abandon(self, call_id: str) -> None:
         try:
             await self._run.calls.abandon(self._rollout_id, self._attempt, call_id)
         except (LogUnavailable, LogFull) as error:
