@@ -242,7 +242,8 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("build/bench/gateway.json"))
     given = options.parse_args()
     if "agl-server" in given.systems and not given.agl_server.exists():
-        options.error(f"{given.agl_server} does not exist; see the top of {__file__} for how to install it")
+        sys.stderr.write(f"agl-server is left out; the top of {__file__} says how to install it\n")
+        given.systems.remove("agl-server")
     results = asyncio.run(
         compare(
             given.systems,
