@@ -87,15 +87,14 @@ class FromTheLog:
         self._drawn = drawn.stop
         return batch
 
+    def _submit_batch_to_rollout(self, batch: Any) -> int:
+        draws = range(self._drawn - len(batch), self._drawn)
+        rollouts = len(batch) * self.config.actor_rollout_ref.rollout.n
+        self._record(ASKED, {"draws": [draws.start, draws.stop], "rollouts": rollouts}, draws.start)
+        return super()._submit_batch_to_rollout(batch)  # type: ignore[misc]
+
     def prepare_step(self) -> dict[str, Any]:
-        first = self._drawn
-        metrics = super().prepare_step()  # type: ignore[misc]
-        asked = {
-            "draws": [first, self._drawn],
-            "rollouts": (self._drawn - first) * self.config.actor_rollout_ref.rollout.n,
-        }
-        self._record(ASKED, asked)
-        return metrics | self.updates.take_metrics()
+        return super().prepare_step() | self.updates.take_metrics()  # type: ignore[misc]
 
     # A step
 
