@@ -1,5 +1,6 @@
 """Weights in a model's directory, as servers find them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ async def test_weights_replace_those_of_the_model_and_its_shards(tmp_path: Path)
     for step in (1, 2):
         said = await engine.send_weights([("a", torch.full((2, 2), float(step)))], global_steps=step)
 
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", WEIGHTS]
+    assert sorted(os.listdir(tmp_path)) == ["config.json", WEIGHTS]
     assert load_file(tmp_path / WEIGHTS)["a"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
     with safe_open(tmp_path / WEIGHTS, "pt") as file:
         assert file.metadata() == {"format": "pt", "version": "2"}
@@ -51,4 +52,4 @@ async def test_every_rank_drains_the_weights_and_only_the_first_writes(tmp_path:
 
     assert drained == ["a", "b"]
     assert said == {}
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
