@@ -10,10 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from leyden.log.pipe import Pipe
 
+_NO_RETRY = Retry(NoBackoff(), 0)
 _SHARED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -88,7 +91,7 @@ async def test_a_closed_pipe_fails_what_is_under_way(redis):
 
 
 async def test_nobody_listening_is_a_connection_error(unused_tcp_port):
-    pipe = Pipe(Redis(port=unused_tcp_port, retry=None))
+    pipe = Pipe(Redis(port=unused_tcp_port, retry=_NO_RETRY))
     with pytest.raises(ConnectionError):
         await pipe.ask("PING")
 
@@ -118,7 +121,7 @@ async def test_a_server_that_falls_silent_is_given_up(redis):
         writer.close()
 
     async with _server(silent) as port:
-        pipe = Pipe(Redis(port=port, socket_timeout=0.3, protocol=2, retry=None))
+        pipe = Pipe(Redis(port=port, socket_timeout=0.3, protocol=2, retry=_NO_RETRY))
         with pytest.raises(TimeoutError, match=r"0\.3 s"):
             await asyncio.wait_for(pipe.ask("PING"), 5)
         await pipe.close()
@@ -131,7 +134,7 @@ async def test_what_is_no_reply_ends_the_connection(redis):
         writer.close()
 
     async with _server(babble) as port:
-        pipe = Pipe(Redis(port=port, socket_timeout=5, protocol=2, retry=None))
+        pipe = Pipe(Redis(port=port, socket_timeout=5, protocol=2, retry=_NO_RETRY))
         with pytest.raises(ConnectionError, match="no reply"):
             await asyncio.wait_for(pipe.ask("PING"), 5)
         await pipe.close()
