@@ -188,6 +188,12 @@ async def test_the_report_names_the_server_and_what_breaks_the_log_s_promises(ow
     await admin.config_set("appendonly", "no")
     problems = (await own.inspect()).problems
     await admin.config_set("appendonly", "yes")
+    while True:
+        # A server does not end before its first append-only file is written.
+        writing = await admin.info("persistence")
+        if not writing["aof_rewrite_in_progress"] and not writing["aof_rewrite_scheduled"]:
+            break
+        await asyncio.sleep(0.02)
     assert [each.split(" is ")[0] for each in problems] == ["maxmemory-policy", "appendonly", "appendfsync"]
 
 
