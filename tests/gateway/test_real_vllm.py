@@ -1,0 +1,126 @@
+"""The gateway before a real vLLM: what a stub can only imitate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from examples.models import tiny
+from examples.serve_vllm import VllmServer
+
+from leyden.log import Log, RunLog, RunSettings
+from leyden.processes import free_port
+from leyden.schemas import Model
+from leyden.triplet import to_triplet
+from tests.gateway.conftest import KEY, proxy
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+MESSAGES: Any = [{"role": "user", "content": "what is two and two"}]
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a vLLM with a tiny random model: its own, or that of LEYDEN_TEST_VLLM_URL."""
+    given = os.environ.get("LEYDEN_TEST_VLLM_URL")
+    if given:
+        yield given
+        return
+    folder: Path = tmp_path_factory.mktemp("vllm")
+    tiny.make(folder / "tiny")
+    server = VllmServer(
+        model=folder / "tiny", name="tiny", port=free_port(), log=folder / "log", threads=1, kv_cache="64M"
+    )
+    with server:
+        yield f"{server.url}/v1"
+
+
+@pytest.fixture
+async def seeded(log: Log, vllm: str) -> RunLog:
+    """A run for calls that bring their own seed, so that the same call gives the same answer."""
+    async with httpx.AsyncClient(base_url=vllm) as client:
+        name = (await client.get("/models")).json()["data"][0]["id"]
+    await log.runs.begin("seeded", RunSettings(model=name))
+    await log.run("seeded").models.add([Model(model=name, endpoint=vllm)])
+    return log.run("seeded")
+
+
+@pytest.fixture
+async def sdk(api: httpx.AsyncClient, url: str, seeded: RunLog) -> AsyncIterator[openai.AsyncOpenAI]:
+    await api.post("/api/runs/seeded/rollouts", json=[{"rollout_id": "r1", "input": 1}])
+    async with openai.AsyncOpenAI(base_url=url + proxy("r1"), api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+async def decoded(vllm: str, model: str, ids: list[int]) -> str:
+    """The text of token ids, by vLLM itself."""
+    async with httpx.AsyncClient(base_url=vllm.removesuffix("/v1")) as client:
+        answer = await client.post("/detokenize", json={"model": model, "tokens": ids})
+    return answer.json()["prompt"]
+
+
+def comparable(response: Any) -> Any:
+    """Without what differs from call to call, and without nulls, which streams leave out; floats to four places."""
+    if isinstance(response, float):
+        return round(response, 4)
+    if isinstance(response, dict):
+        return {key: comparable(value) for key, value in response.items() if value is not None and key not in _OWN}
+    return [comparable(value) for value in response] if isinstance(response, list) else response
+
+
+_OWN = {"id", "created"}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_streamed_chat_is_recorded_like_the_unstreamed_one(sdk, seeded, vllm, n):
+    plain = await sdk.chat.completions.create(model="any", messages=MESSAGES, max_tokens=12, seed=5, n=n)
+    stream = await sdk.chat.completions.create(model="any", messages=MESSAGES, max_tokens=12, seed=5, n=n, stream=True)
+    texts = [""] * n
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+
+    first, second = (event.data for event in await seeded.events.of_attempt("r1"))
+    assert comparable(second["response"]) == comparable(first["response"])
+    assert texts == [choice.message.content for choice in plain.choices]
+    for place, choice in enumerate(first["response"]["choices"]):
+        assert len(choice["token_ids"]) == len(choice["logprobs"]["content"])
+        assert (await decoded(vllm, first["model"], choice["token_ids"])).startswith(texts[place])
+    assert to_triplet(second)["prompt_token_ids"]
+
+
+async def test_a_streamed_completion_is_recorded_like_the_unstreamed_one(sdk, seeded, vllm):
+    plain = await sdk.completions.create(model="any", prompt="two and two is", max_tokens=12, seed=5)
+    stream = await sdk.completions.create(model="any", prompt="two and two is", max_tokens=12, seed=5, stream=True)
+    text = "".join([chunk.choices[0].text async for chunk in stream])
+
+    first, second = (event.data for event in await seeded.events.of_attempt("r1"))
+    assert comparable(second["response"]) == comparable(first["response"])
+    assert text == plain.choices[0].text
+    triplet = to_triplet(second)
+    assert len(triplet["response_token_ids"]) == len(triplet["response_log_probs"]) == 12
+    assert await decoded(vllm, first["model"], triplet["response_token_ids"]) == text
+
+
+async def test_the_neutral_sampling_parameters_are_ones_that_vllm_takes(sdk, seeded):
+    wild: Any = {"top_k": 3, "min_p": 0.2, "repetition_penalty": 1.4, "min_tokens": 2, "bad_words": ["two"]}
+    answer = await sdk.chat.completions.create(
+        model="any", messages=MESSAGES, max_tokens=4, top_p=0.3, presence_penalty=1.5, extra_body=wild
+    )
+
+    (event,) = await seeded.events.of_attempt("r1")
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert set(event.data["asked"]) >= set(wild) | {"top_p", "presence_penalty"}
+
+
+async def test_a_refusal_of_vllm_reaches_the_agent_streamed_or_not(sdk, seeded):
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="max_tokens"):
+            await sdk.chat.completions.create(model="any", messages=MESSAGES, max_tokens=-1, stream=stream)
+
+    assert [event.data["http_status"] for event in await seeded.events.of_attempt("r1")] == [400, 400]
