@@ -40,6 +40,9 @@ ENVIRONMENT: dict[str, str] = {
 }
 """Variables of every process that imports verl."""
 
+_RAY_START_SECONDS = "300"
+"""Ray gives its own processes 30 seconds to come up, which a small machine that does other things can need."""
+
 
 def prepare(config: DictConfig) -> None:
     """Fit `config` and this process's environment to the CPU; must run before verl is imported.
@@ -48,6 +51,7 @@ def prepare(config: DictConfig) -> None:
     torch computes on all of them, unless OMP_NUM_THREADS says otherwise; Ray would give it one.
     """
     os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", _RAY_START_SECONDS)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # empty hides Ray's logical GPUs as well
     processes = config.trainer.n_gpus_per_node * config.trainer.nnodes
