@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
-from leyden.schemas import Model, State
+from leyden.schemas import State
 from leyden_gateway.settings import GatewaySettings
 from tests.controller.support import KEY, asked, outcomes, started
 from tests.gateway.conftest import serving
@@ -56,11 +57,18 @@ def settings(redis_url) -> GatewaySettings:
     return GatewaySettings.model_validate({"redis_url": redis_url, "key": KEY, "model": MODEL})
 
 
+async def register(model: StubModel, gateway: str) -> None:
+    """Tell run `default` of its model server."""
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=30) as client:
+        answer = await client.post(f"{gateway}/api/models", json=[{"model": MODEL, "endpoint": model.url}])
+    assert answer.status_code == 201, answer.text
+
+
 async def test_an_agent_written_for_agent_lightning_runs_unchanged(log, settings, start_controller, tmp_path):
     (tmp_path / "math_agent.py").write_text(AGENT_LIGHTNING_AGENT)
     async with StubModel() as model, serving(settings) as gateway:
         run = log.run("default")
-        await run.models.add([Model(model=MODEL, endpoint=model.url)])
+        await register(model, gateway)
         await start_controller(gateway_url=gateway)
         await run.rollouts.create(
             asked(
@@ -87,7 +95,7 @@ async def test_two_gateways_and_two_controllers_run_200_rollouts_each_once(log, 
     ids = [f"r{n}" for n in range(200)]
     async with StubModel() as model, serving(settings) as one, serving(settings) as other:
         run = log.run("default")
-        await run.models.add([Model(model=MODEL, endpoint=model.url)])
+        await register(model, one)
         await asyncio.gather(*(start_controller(gateway_url=url, slots=4) for url in (one, other)))
         await run.rollouts.create_many(
             asked(each, "python3 agent.py", cwd=str(tmp_path), env_map={"QUESTION": "input"}, input=each)
