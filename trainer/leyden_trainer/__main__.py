@@ -4,22 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from leyden.log.errors import InputDiffers, LeaseHeld, LeaseLost, LogFull, LogUnavailable
-from leyden_trainer.choosing import BatchMissing, NothingToTrain
 from leyden_trainer.config import load
 from leyden_trainer.dataset import RowInvalid
-from leyden_trainer.engines import EngineError
 from leyden_trainer.entrypoint import LogUnknown, train
 from leyden_trainer.resume import CheckpointInvalid
 from leyden_trainer.row_sources import RowsInvalid, load_rows
 from leyden_trainer.settings import SettingsInvalid
+from leyden_trainer.task_runner import TrainingStopped
 
 _REFUSED = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid, LogUnknown)
-_STOPPED = (
-    *(LogUnavailable, LogFull, LeaseHeld, LeaseLost, InputDiffers),
-    *(EngineError, NothingToTrain, BatchMissing, TimeoutError),
-)
-"""What a person can do something about; the message says what."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,11 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
             load_rows(config.data.train_rows, "data.train_rows"),
             load_rows(config.data.val_rows, "data.val_rows"),
         )
-    except (*_REFUSED, *_STOPPED) as error:
-        cause = getattr(error, "cause", error)  # Ray wraps what was raised in its processes
-        problems = getattr(cause, "problems", [str(cause)])
+    except _REFUSED as error:
+        problems = getattr(error, "problems", [str(error)])
         sys.stderr.write("".join(f"leyden train: {problem}\n" for problem in problems))
-        return 2 if isinstance(cause, _REFUSED) else 1
+        return 2
+    except TrainingStopped as error:
+        said = getattr(error, "cause", error)  # Ray adds its own to what was raised in its processes
+        sys.stderr.write(f"leyden train: {said}\n")
+        return 1
     return 0
 
 

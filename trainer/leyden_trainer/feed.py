@@ -12,8 +12,8 @@ import structlog
 from leyden.log import Completion, RunLog
 from leyden.log.errors import LogUnavailable
 from leyden_trainer.patience import patiently
+from leyden_trainer.settings import READER
 
-READER = "trainer"
 CONSUMER = "trainer"
 """Fixed: who takes over from a trainer that died is the same consumer, and finds what that one had read."""
 

@@ -6,9 +6,23 @@ import ray
 import structlog
 from omegaconf import DictConfig, OmegaConf
 
+from leyden.log.errors import InputDiffers, LeaseHeld, LeaseLost, LogFull, LogUnavailable
+from leyden_trainer.choosing import BatchMissing, NothingToTrain
 from leyden_trainer.dataset import Rows
+from leyden_trainer.engines import EngineError
+from leyden_trainer.resume import CheckpointInvalid
 
 logger = structlog.get_logger(__name__)
+
+_SAY_WHAT_TO_DO = (
+    *(LogUnavailable, LogFull, LeaseHeld, LeaseLost, InputDiffers),
+    *(EngineError, NothingToTrain, BatchMissing, CheckpointInvalid, TimeoutError),
+)
+"""Errors that a person can do something about without reading a traceback."""
+
+
+class TrainingStopped(RuntimeError):
+    """Training had to stop; the message says why. It can travel between processes, which not every error can."""
 
 
 class TaskRunner:
@@ -23,7 +37,18 @@ class TaskRunner:
         self._redis_url = redis_url
 
     def run(self, config: DictConfig) -> None:
-        """Train to the end, or go on where a checkpoint says."""
+        """Train to the end, or go on where a checkpoint says.
+
+        Raises:
+            TrainingStopped: something happened that a person can do something about.
+        """
+        try:
+            self._run(config)
+        except _SAY_WHAT_TO_DO as error:
+            logger.error("training stopped", error=repr(error), notes=getattr(error, "__notes__", []))
+            raise TrainingStopped(f"{error}") from error
+
+    def _run(self, config: DictConfig) -> None:
         import transfer_queue as tq
         from verl.utils.logging_utils import configure_verl_logging
 
