@@ -4,7 +4,7 @@ leyden_gateway` for those that are set by hand."""
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -44,6 +44,9 @@ class GatewaySettings(BaseSettings):
     val_temperature: float = Field(default=0.7, ge=0)
     include_log_probs: bool = True
     return_routed_experts: bool = False
+    when_paused: Literal["refuse", "hold"] = "refuse"
+    """What run `default` does with calls while it is paused: refuse them (429), or let them wait."""
+    hold_timeout_seconds: Seconds = 3600
 
     max_body_bytes: int = Field(default=64 << 20, gt=0)
     max_answer_bytes: int = Field(default=256 << 20, gt=0)
@@ -76,6 +79,8 @@ class GatewaySettings(BaseSettings):
             val_temperature=self.val_temperature,
             include_log_probs=self.include_log_probs,
             return_routed_experts=self.return_routed_experts,
+            when_paused=self.when_paused,
+            hold_timeout_seconds=self.hold_timeout_seconds,
         )
 
     def check(self) -> None:

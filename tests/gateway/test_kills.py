@@ -91,7 +91,7 @@ async def test_a_replica_killed_in_a_stream_never_showed_it_as_complete(redis_ur
 
 async def test_replicas_killed_at_any_moment_never_lose_or_double_what_an_agent_saw(redis_url, tmp_path, model, log):
     """Every complete answer an agent saw is on record once, and nothing is on record that was not sampled."""
-    agents, turns = 12, 25
+    agents, turns = 12, 16
     replicas = [GatewayProcess(redis_url, tmp_path) for _ in range(2)]
     await asyncio.gather(*(replica.start() for replica in replicas))
     seen: dict[str, list[str]] = {f"k{number}": [] for number in range(agents)}

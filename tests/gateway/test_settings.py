@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from leyden_gateway.__main__ import main
 from leyden_gateway.settings import GatewaySettings, UnsafeSettings, is_loopback
 
 
@@ -47,10 +47,21 @@ def test_the_key_is_not_shown():
         (["--wrokers", "2"], "wrokers"),
     ],
 )
-def test_bad_settings_stop_the_start_by_name(arguments, named):
-    done = subprocess.run(
-        [sys.executable, "-m", "leyden_gateway", *arguments], capture_output=True, text=True, timeout=60
-    )
+def test_bad_settings_stop_the_start_by_name(arguments, named, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
 
-    assert done.returncode != 0
-    assert named in done.stderr
+    assert stopped.value.code
+    assert named in f"{stopped.value} {capsys.readouterr().err}"
+
+
+def test_run_default_begins_with_the_rules_of_the_settings():
+    rules = GatewaySettings(model="m", val_temperature=0.2, when_paused="hold", hold_timeout_seconds=60).default_run
+
+    assert (rules.model, rules.val_temperature, rules.when_paused, rules.hold_timeout_seconds) == ("m", 0.2, "hold", 60)
+
+
+def test_the_docs_name_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
+
+    assert [name for name in GatewaySettings.model_fields if f"`{name}`" not in page] == []

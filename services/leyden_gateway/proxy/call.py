@@ -21,6 +21,7 @@ from leyden.log import Location
 from leyden.log.encoding import encode
 from leyden.log.errors import RolloutMissing, RunPaused
 from leyden.schemas import Model
+from leyden.triplet import UNDELIVERED
 from leyden_gateway import metrics
 from leyden_gateway.gateway import Gateway
 from leyden_gateway.problems import NoServers
@@ -33,7 +34,7 @@ from leyden_gateway.proxy.hold import Hold
 from leyden_gateway.proxy.logged import LoggedCall
 from leyden_gateway.proxy.record import model_request
 from leyden_gateway.proxy.sampling import Mode, apply_rules
-from leyden_gateway.proxy.undelivered import UNDELIVERED, claim, is_retry, request_key
+from leyden_gateway.proxy.undelivered import claim, is_retry, request_key
 from leyden_gateway.proxy.upstream import Outcome, UpstreamFailed, back_off, failure
 from leyden_gateway.views import RunView
 

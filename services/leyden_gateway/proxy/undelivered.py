@@ -17,14 +17,10 @@ from typing import Any
 
 from leyden.log import RunLog
 from leyden.schemas import Event
-from leyden.triplet import MODEL_REQUEST
+from leyden.triplet import MODEL_REQUEST, REDELIVERED, UNDELIVERED
 
 JSON = dict[str, Any]
 
-UNDELIVERED = "undelivered"
-"""Event: an answer went on record when its client was gone, or going; names what a retry of the call looks like."""
-REDELIVERED = "redelivered"
-"""Event: a retry was given the answer of an undelivered call."""
 OWN_TYPES = (UNDELIVERED, REDELIVERED)
 """Event types that the gateway keeps for itself."""
 
