@@ -8,6 +8,7 @@ import pytest
 
 from leyden.log import Log, RunLog
 from leyden.log.errors import LeaseHeld, LeaseLost, RunMissing
+from leyden.schemas import Model, NewRollout, PauseRequest, State
 
 
 async def test_one_trainer_holds_the_lease_until_it_runs_out(run: RunLog):
@@ -76,3 +77,30 @@ async def test_steps_can_be_followed(run: RunLog):
     await asyncio.sleep(0.02)
     await run.steps.append("batch", {}, epoch=epoch, step_id="s2")
     assert (await asyncio.wait_for(waiting, 5)).step_id == "s2"
+
+
+async def test_a_trainer_that_was_replaced_changes_nothing_any_more(run: RunLog):
+    await run.rollouts.create(NewRollout(rollout_id="a", input=1))
+    await run.rollouts.end("a", State.SUCCEEDED)
+    read = await run.completions.read("trainer", "trainer", 10, 1)
+    stale = await run.lease.acquire("one", 60)
+    await run.lease.release("one", stale)
+    epoch = await run.lease.acquire("two", 60)
+    server = Model(model="m", endpoint="http://127.0.0.1:1/v1")
+    await run.models.replace([server], epoch=epoch)
+    await run.pause.pause(epoch=epoch)
+
+    for refused in (
+        run.models.replace([], epoch=stale),
+        run.pause.resume(epoch=stale),
+        run.pause.pause(PauseRequest(reason="stale"), epoch=stale),
+        run.completions.acknowledge("trainer", read, epoch=stale),
+    ):
+        with pytest.raises(LeaseLost, match=f"epoch {stale}"):
+            await refused
+
+    assert await run.models.all() == [server]
+    assert (await run.pause.state()).paused
+    assert (await run.pause.state()).reason is None
+    assert await run.completions.pending("trainer", "trainer") == read
+    assert await run.completions.acknowledge("trainer", read, epoch=epoch) == 1

@@ -55,11 +55,16 @@ class CompletionFeed:
                 # An answer may be lost on its way; what it held is pending, so it comes again.
                 logger.warning("the log is away, reading completions again", error=str(error))
 
-    async def acknowledge(self, done: Callable[[Completion], bool]) -> int:
-        """Acknowledge the completions of which `done` is true; returns how many they were."""
+    async def acknowledge(self, done: Callable[[Completion], bool], epoch: int | None = None) -> int:
+        """Acknowledge the completions of which `done` is true; returns how many they were.
+
+        Raises:
+            LeaseLost: an `epoch` is given, and another trainer holds the run.
+        """
         chosen = [completion for completion in self.held if done(completion)]
         doing = f"acknowledging {len(chosen)} completions"
-        await patiently(lambda: self._run.completions.acknowledge(READER, chosen), doing, self._patience)
+        acknowledge = self._run.completions.acknowledge
+        await patiently(lambda: acknowledge(READER, chosen, epoch=epoch), doing, self._patience)
         for completion in chosen:
             del self._held[completion.ordinal]
         return len(chosen)

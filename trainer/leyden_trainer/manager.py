@@ -160,8 +160,12 @@ class RolloutManager:
         """How far in the run's completions this is."""
         return self._feed.newest
 
-    def acknowledge(self, drawn: int, step: int) -> int:
-        """Let go of what a checkpoint at `step`, after `drawn` prompts, does not need; returns how many rollouts."""
+    def acknowledge(self, drawn: int, step: int, epoch: int | None = None) -> int:
+        """Let go of what a checkpoint at `step`, after `drawn` prompts, does not need; returns how many rollouts.
+
+        Raises:
+            LeaseLost: an `epoch` is given, and another trainer holds the run.
+        """
 
         def done(completion: Completion) -> bool:
             try:
@@ -173,12 +177,14 @@ class RolloutManager:
             return slot.draw < drawn if slot.val_step is None else slot.val_step < step
 
         doing = f"acknowledging the completions up to step {step}"
-        return self._thread.call(self._feed.acknowledge(done), doing, 2 * self._rules.log_timeout_seconds)
+        return self._thread.call(self._feed.acknowledge(done, epoch), doing, 2 * self._rules.log_timeout_seconds)
 
-    def acknowledge_everything(self) -> int:
+    def acknowledge_everything(self, epoch: int | None = None) -> int:
         """Let go of all that was read; for the end of training."""
         doing = "acknowledging all completions"
-        return self._thread.call(self._feed.acknowledge(lambda _: True), doing, 2 * self._rules.log_timeout_seconds)
+        return self._thread.call(
+            self._feed.acknowledge(lambda _: True, epoch), doing, 2 * self._rules.log_timeout_seconds
+        )
 
     def _slot(self, prompt: Prompt, repeat: int) -> Slot:
         branch = self._branches[0]

@@ -1,7 +1,8 @@
 """The trainer's hold on its run: the lease, the steps it records, and whether calls are held.
 
 Invariants:
-- while a session is open its lease is renewed; who lost it can neither record nor release nor save;
+- while a session is open its lease is renewed; who lost it can neither record, hold, release,
+  acknowledge nor save;
 - calls are held from the opening of the session until weights were loaded for the first time.
 """
 
@@ -88,9 +89,9 @@ class Session:
         )
 
     def hold(self, reason: str) -> None:
-        """From now on no call of the run is forwarded."""
+        """From now on no call of the run is forwarded. Raises LeaseLost."""
         request = PauseRequest(reason=reason)
-        self._patiently(lambda: self.run.pause.pause(request), "holding calls")
+        self._patiently(lambda: self.run.pause.pause(request, epoch=self._epoch), "holding calls")
 
     def drain(self, timeout_seconds: float) -> None:
         """Wait until none is in flight.
@@ -106,9 +107,9 @@ class Session:
         )
 
     def release(self, models: Sequence[Model]) -> None:
-        """Let calls go, to these servers and no others."""
-        self._patiently(lambda: self.run.models.replace(models), "replacing the run's model servers")
-        self._patiently(self.run.pause.resume, "releasing calls")
+        """Let calls go, to these servers and no others. Raises LeaseLost."""
+        self._patiently(lambda: self.run.models.replace(models, epoch=self._epoch), "replacing the run's model servers")
+        self._patiently(lambda: self.run.pause.resume(epoch=self._epoch), "releasing calls")
 
     def abandon_other_branches(self, branch: str) -> int:
         """End what another branch has asked for and has not got; returns how many rollouts."""

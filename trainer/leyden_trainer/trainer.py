@@ -137,7 +137,7 @@ class FromTheLog:
         """A checkpoint is committed: put it on record and let go of what it holds."""
         self._saved_step = step
         self._record(CHECKPOINT, {"folder": folder})
-        freed = self.training.manager.acknowledge(self._drawn, step)
+        freed = self.training.manager.acknowledge(self._drawn, step, self.training.session.epoch)
         logger.info("checkpoint committed", step=step, acknowledged=freed)
 
     def _validation_was_cut_short(self) -> bool:
@@ -163,7 +163,7 @@ class FromTheLog:
             self.global_steps = trained
             self._save_checkpoint()
         self.updates.bring_up_to_date()
-        self.training.manager.acknowledge_everything()
+        self.training.manager.acknowledge_everything(self.training.session.epoch)
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from leyden.log.blocking import Entries, entries_of, read_stream, within
-from leyden.log.errors import RunMissing
+from leyden.log.errors import LeaseLost, RunMissing
 from leyden.log.index import Index
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
@@ -102,9 +102,15 @@ class Completions:
             found += _completions(rows)
             after = rows[-1][0]
 
-    async def acknowledge(self, reader: str, completions: Iterable[Completion]) -> int:
-        """Be done with completions; returns how many rollouts were freed. Asking again changes nothing."""
-        outcomes = await asyncio.gather(*(self._acknowledge(reader, each) for each in completions))
+    async def acknowledge(self, reader: str, completions: Iterable[Completion], *, epoch: int | None = None) -> int:
+        """Be done with completions; returns how many rollouts were freed. Asking again changes nothing.
+
+        Raises:
+            LeaseLost: an `epoch` is given, and another trainer holds the lease; some may be acknowledged.
+        """
+        outcomes = await asyncio.gather(*(self._acknowledge(reader, each, epoch) for each in completions))
+        if b"lost" in outcomes:
+            raise LeaseLost(f"run {self._keys.run}: the trainer of epoch {epoch} no longer holds the lease")
         if any(outcome != b"kept" for outcome in outcomes):
             await self._index.release_freed(self._keys)
         return outcomes.count(b"freed")
@@ -123,7 +129,7 @@ class Completions:
             freed += await self.acknowledge("", page)
             after = page[-1].ordinal
 
-    async def _acknowledge(self, reader: str, completion: Completion) -> bytes:
+    async def _acknowledge(self, reader: str, completion: Completion, epoch: int | None) -> bytes:
         k, rollout_id = self._keys, completion.rollout_id
         (outcome,) = await self._scripts.run(
             "acknowledge",
@@ -136,7 +142,7 @@ class Completions:
                 k.in_state(State.FAILED),
                 k.freed,
             ],
-            [rollout_id, completion.ordinal, reader],
+            [rollout_id, completion.ordinal, reader, "" if epoch is None else epoch],
         )
         return outcome
 

@@ -8,7 +8,7 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leyden.log.errors import RunMissing
+from leyden.log.errors import LeaseLost, RunMissing
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import Model
@@ -29,9 +29,13 @@ class Models:
         """Register servers, or bring new versions of registered ones; returns the run's revision."""
         return await self._set("add", models)
 
-    async def replace(self, models: Iterable[Model]) -> int:
-        """Register these servers and no others, in one step; returns the run's revision."""
-        return await self._set("replace", models)
+    async def replace(self, models: Iterable[Model], *, epoch: int | None = None) -> int:
+        """Register these servers and no others, in one step; returns the run's revision.
+
+        Raises:
+            LeaseLost: an `epoch` is given, and another trainer holds the lease.
+        """
+        return await self._set("replace", models, epoch)
 
     async def clear(self) -> int:
         """Remove every server; returns the run's revision."""
@@ -49,15 +53,19 @@ class Models:
             models.append(Model(model=model, endpoint=endpoint, version=orjson.loads(version)))
         return models
 
-    async def _set(self, how: str, models: Iterable[Model]) -> int:
+    async def _set(self, how: str, models: Iterable[Model], epoch: int | None = None) -> int:
         fields = [
             each
             for model in models
             for each in (f"{model.model}\n{model.endpoint}", orjson.dumps(model.version).decode())
         ]
-        revision = await self._scripts.run(
-            "set_models", [self._keys.models, self._keys.settings, self._keys.control], [how, *fields]
+        k = self._keys
+        outcome, *rest = await self._scripts.run(
+            "set_models", [k.models, k.settings, k.control], [how, "" if epoch is None else epoch, *fields]
         )
-        if not revision:
-            raise RunMissing(self._keys.run)
-        return revision
+        match outcome:
+            case b"no run":
+                raise RunMissing(k.run)
+            case b"lost":
+                raise LeaseLost(f"run {k.run}: the trainer of epoch {epoch} was replaced by {text(rest[0])}")
+        return rest[0]

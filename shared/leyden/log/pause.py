@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from leyden.log.control import Control
-from leyden.log.errors import DrainTimeout, RunMissing
+from leyden.log.errors import DrainTimeout, LeaseLost, RunMissing
 from leyden.log.keys import RunKeys
 from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.scripts import Scripts, text
@@ -20,21 +20,24 @@ _LOOK_AGAIN_SECONDS = 3.0
 
 
 class Pause:
-    """The pause of one run; every method raises RunMissing if the run has not begun."""
+    """The pause of one run; every method raises RunMissing if the run has not begun.
+
+    With an `epoch`, only the trainer that holds the lease of that epoch may change it; others get LeaseLost.
+    """
 
     def __init__(self, scripts: Scripts, control: Control, k: RunKeys) -> None:
         self._scripts = scripts
         self._control = control
         self._keys = k
 
-    async def pause(self, request: PauseRequest | None = None) -> PauseState:
+    async def pause(self, request: PauseRequest | None = None, *, epoch: int | None = None) -> PauseState:
         """Hold back new calls; pausing a paused run changes only what the refused are told."""
         request = request or PauseRequest()
-        return await self._set("pause", request.retry_after_seconds, request.reason or "")
+        return await self._set("pause", request.retry_after_seconds, request.reason or "", epoch)
 
-    async def resume(self) -> PauseState:
+    async def resume(self, *, epoch: int | None = None) -> PauseState:
         """Let new calls go."""
-        return await self._set("resume")
+        return await self._set("resume", epoch=epoch)
 
     async def state(self) -> PauseState:
         """Whether calls are held back, and how many are in flight."""
@@ -57,14 +60,19 @@ class Pause:
                 raise DrainTimeout(self._keys.run, state.inflight, timeout_seconds)
             await self._control.wait(place, min(left, _LOOK_AGAIN_SECONDS))
 
-    async def _set(self, verb: str, retry_after: int = 0, reason: str = "") -> PauseState:
+    async def _set(self, verb: str, retry_after: int = 0, reason: str = "", epoch: int | None = None) -> PauseState:
         k = self._keys
-        reply = await self._scripts.run(
-            "set_pause", [k.settings, k.replicas, k.control], [verb, REPLICA_TTL_SECONDS, retry_after, reason]
+        outcome, *rest = await self._scripts.run(
+            "set_pause",
+            [k.settings, k.replicas, k.control],
+            [verb, REPLICA_TTL_SECONDS, retry_after, reason, "" if epoch is None else epoch],
         )
-        if not reply:
-            raise RunMissing(k.run)
-        paused, retry, why, inflight = reply
+        match outcome:
+            case b"no run":
+                raise RunMissing(k.run)
+            case b"lost":
+                raise LeaseLost(f"run {k.run}: the trainer of epoch {epoch} was replaced by {text(rest[0])}")
+        paused, retry, why, inflight = rest
         return PauseState(
             paused=paused == b"1", retry_after_seconds=int(text(retry)), reason=text(why) or None, inflight=inflight
         )
