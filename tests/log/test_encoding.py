@@ -140,6 +140,8 @@ def test_a_mutated_answer_comes_back_as_it_was(mutations: list[tuple[int, Any, s
     data = {"model": "m", "response": answer()}
     for where, value, how in mutations:
         places = [path for path in paths(data) if path]
+        if not places:
+            break
         *way, last = places[where % len(places)]
         parent: Any = data
         for step in way:
