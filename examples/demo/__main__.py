@@ -19,7 +19,7 @@ from rich.console import Console
 
 from examples.demo import plot
 from examples.demo.outcome import Outcome, OutcomeUnknown, read_outcome
-from examples.demo.processes import ROOT, ProcessFailed, leyden_up, train
+from examples.demo.processes import ROOT, ProcessFailed, leyden_up, make_model, train
 from examples.demo.recipes import RECIPES, Recipe
 from examples.serve_vllm import ServerFailed, VllmServer
 from leyden.processes import free_port
@@ -61,11 +61,17 @@ def _run(recipe: Recipe, folder: Path, overrides: list[str], console: Console) -
 
     model = folder / "models" / recipe.model
     console.print(f"model: {model}")
-    recipe.make_model(model)
+    if not model.exists():
+        make_model(recipe.model_maker, model, demo / "model.log")
     recipe.make_tasks().write(demo / "tasks")
 
     server = VllmServer(
-        model=model, name=recipe.model, port=free_port(), log=demo / "vllm.log", threads=recipe.server_threads
+        model=model,
+        name=recipe.model,
+        port=free_port(),
+        log=demo / "vllm.log",
+        threads=recipe.server_threads,
+        kv_cache=recipe.server_cache,
     )
     console.print(f"vLLM starts on the CPU, its log is {server.log}")
     with server, leyden_up(demo / "log", recipe.slots) as known:

@@ -1,4 +1,4 @@
-"""The processes of a demo: `leyden up`, and the trainer.
+"""The processes of a demo: what makes the model, `leyden up`, and the trainer.
 
 Each ends with the demo, however that ends, and says with its last lines why it failed.
 """
@@ -46,6 +46,15 @@ def leyden_up(data: Path, slots: int) -> Iterator[deployment.Deployment]:
         _stop(process)
 
 
+def make_model(maker: str, folder: Path, log: Path) -> None:
+    """Have the module `maker` make the model's folder; in a process of its own, since it takes much memory.
+
+    Raises:
+        ProcessFailed: it could not.
+    """
+    _run_to_end("the model's making", ["-m", maker, str(folder)], log, {})
+
+
 def train(known: deployment.Deployment, config: Path, overrides: Sequence[str], log: Path) -> None:
     """Run `leyden train` to its end; its output is appended to `log`.
 
@@ -57,19 +66,24 @@ def train(known: deployment.Deployment, config: Path, overrides: Sequence[str], 
         "LEYDEN_GATEWAY_URL": known.gateway_url,
         "LEYDEN_KEY": known.key,
     }
-    process = _start(["-m", "leyden.cli.main", "train", "--config", str(config), *overrides], log, environment)
-    try:
-        code = process.wait()
-    finally:
-        _stop(process)
-    if code != 0:
-        raise ProcessFailed(last_words(log, f"the trainer ended with code {code}"))
+    command = ["-m", "leyden.cli.main", "train", "--config", str(config), *overrides]
+    _run_to_end("the training", command, log, environment)
 
 
 def last_words(log: Path, what: str) -> str:
     """`what`, with the last lines of a log."""
     lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
     return "\n".join([f"{what}; its log, {log}, ends with:", *lines])
+
+
+def _run_to_end(name: str, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    process = _start(arguments, log, environment)
+    try:
+        code = process.wait()
+    finally:
+        _stop(process)
+    if code != 0:
+        raise ProcessFailed(last_words(log, f"{name} ended with code {code}"))
 
 
 def _start(arguments: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
