@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from leyden import deployment
-from leyden.processes import free_port, own_group_until_parent_dies
+from leyden.processes import end, free_port, own_group_until_parent_dies
 
 ROOT = Path(__file__).parents[2]
 _UP_SECONDS = 60.0
@@ -43,7 +43,7 @@ def leyden_up(data: Path, slots: int) -> Iterator[deployment.Deployment]:
         assert known is not None, "`leyden up` writes it before the gateway is ready"
         yield known
     finally:
-        _stop(process)
+        end(process, _STOP_SECONDS)
 
 
 def make_model(maker: str, folder: Path, log: Path) -> None:
@@ -81,7 +81,7 @@ def _run_to_end(name: str, arguments: Sequence[str], log: Path, environment: dic
     try:
         code = process.wait()
     finally:
-        _stop(process)
+        end(process, _STOP_SECONDS)
     if code != 0:
         raise ProcessFailed(last_words(log, f"{name} ended with code {code}"))
 
@@ -111,13 +111,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, url: str) -> 
         time.sleep(_LOOK_SECONDS)
     raise ProcessFailed(last_words(log, f"leyden up was not ready at {url} within {_UP_SECONDS:g} s"))
 
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

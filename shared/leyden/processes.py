@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 
 _PR_SET_PDEATHSIG = 1
 
@@ -14,6 +15,18 @@ def own_group_until_parent_dies() -> None:
     """For `preexec_fn`: take no Ctrl-C that is meant for the parent, and get SIGTERM when it dies, however it dies."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen, seconds: float) -> None:
+    """Ask a process to end and wait; kill it if it has not after `seconds`. One that has ended is left as it is."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def free_port() -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from leyden.processes import free_port, own_group_until_parent_dies
+from leyden.processes import end, free_port, own_group_until_parent_dies
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -148,13 +148,8 @@ class RedisServer:
         self.stop()
 
     def _end_process(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        if self._process is not None:
+            end(self._process, _STOP_SECONDS)
         self._process = None
 
     def _take_folder(self) -> None:

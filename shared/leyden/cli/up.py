@@ -24,7 +24,7 @@ import typer
 
 from leyden import deployment
 from leyden.cli.console import DataDir, err, out, plain_errors
-from leyden.processes import free_port, own_group_until_parent_dies
+from leyden.processes import end, free_port, own_group_until_parent_dies
 from leyden.redis_server import RedisNotStarted, RedisServer
 
 _READY_SECONDS = 60.0
@@ -105,13 +105,8 @@ class Service:
 
     def stop(self) -> None:
         """Ask the process to end and wait; kill it if it does not."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        if self._process is not None:
+            end(self._process, _STOP_SECONDS)
         if self._output is not None:
             self._output.close()
 

@@ -81,19 +81,9 @@ class Rollouts(RolloutReader):
             LeaseLost: another controller holds the rollout.
             RolloutFinished, RolloutMissing
         """
-        k = self._keys
         outcome, *rest = await self._scripts.run(
             "start_rollout",
-            [
-                k.rollout(rollout_id),
-                k.events(rollout_id),
-                k.queue,
-                k.settings,
-                k.control,
-                k.replicas,
-                k.in_state(State.QUEUING),
-                k.in_state(State.RUNNING),
-            ],
+            self._living_keys(rollout_id),
             [rollout_id, attempt, entry, consumer, job_name, REPLICA_TTL_SECONDS],
         )
         match outcome:
@@ -121,7 +111,6 @@ class Rollouts(RolloutReader):
         error = changes.pop("error_message", None) if wanted in _FINAL else None
         fields = [each for name, value in changes.items() for each in (_PATCHED[name], storable(value or ""))]
         token = uuid.uuid4().hex
-        k = self._keys
         if wanted in _FINAL:
             outcome, *rest = await self._end(rollout_id, State(wanted), error or "", "", "", token, fields)
         elif wanted in (State.QUEUING, None):
@@ -129,16 +118,7 @@ class Rollouts(RolloutReader):
         else:
             outcome, *rest = await self._scripts.run(
                 "patch_rollout",
-                [
-                    k.rollout(rollout_id),
-                    k.events(rollout_id),
-                    k.queue,
-                    k.settings,
-                    k.control,
-                    k.replicas,
-                    k.in_state(State.QUEUING),
-                    k.in_state(State.RUNNING),
-                ],
+                self._living_keys(rollout_id),
                 [rollout_id, token, wanted, REPLICA_TTL_SECONDS, *fields],
             )
         match outcome:
@@ -219,6 +199,20 @@ class Rollouts(RolloutReader):
             RolloutMissing: it has no stream.
         """
         await rebuild(self._redis, self._scripts, self._keys, rollout_id)
+
+    def _living_keys(self, rollout_id: str) -> list[str]:
+        """The keys of the scripts that change a rollout which goes on."""
+        k = self._keys
+        return [
+            k.rollout(rollout_id),
+            k.events(rollout_id),
+            k.queue,
+            k.settings,
+            k.control,
+            k.replicas,
+            k.in_state(State.QUEUING),
+            k.in_state(State.RUNNING),
+        ]
 
     async def _end(
         self,
