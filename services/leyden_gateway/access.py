@@ -13,8 +13,6 @@ from fastapi import Request
 
 from leyden.auth import Admin, AgentClaims, Authority, CredentialRefused, Right
 
-_MAX_KNOWN = 1 << 16
-
 Caller = Admin | AgentClaims
 
 
@@ -23,11 +21,10 @@ class Forbidden(PermissionError):
 
 
 class Access:
-    """Checks credentials; verified tokens are remembered, since their signatures cost more than a look-up."""
+    """Checks the credentials of requests."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
-        self._known: dict[str, Caller] = {}
 
     @property
     def open(self) -> bool:
@@ -40,15 +37,7 @@ class Access:
         Raises:
             CredentialRefused: no credential, or one that this deployment did not give.
         """
-        credential = _credential(headers)
-        caller = self._known.get(credential)
-        if caller is None:
-            caller = self._authority.check(credential)
-            if isinstance(caller, AgentClaims) or self.open:
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                self._known[credential] = caller
-        return caller
+        return self._authority.check(_credential(headers))
 
 
 def allow(caller: Caller, rollout_id: str, attempt: str, right: Right) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from leyden.log import Location, Log
 
-_MAX_KNOWN = 1 << 17
+_MAX_KNOWN = 1 << 15
 
 
 class Locations:

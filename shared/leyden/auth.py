@@ -20,7 +20,7 @@ import jwt
 
 _ALGORITHM = "HS256"
 _ISSUER = "leyden"
-_KNOWN_TOKENS = 8192
+_KNOWN_TOKENS = 32768
 
 
 class Right(StrEnum):

@@ -493,3 +493,35 @@ def _bare(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _bare(each) for key, each in value.items() if each is not None}
     return [_bare(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://0/v1", "http://no-such-host.invalid/v1", "http://:0/v1"])
+async def test_an_endpoint_that_is_no_address_is_a_502_that_names_it(api, default, endpoint):
+    await create(api)
+    registered = await api.post("/api/models", json=[{"model": MODEL, "endpoint": endpoint}])
+    assert registered.status_code == 201
+
+    answer = await post(api, chat())
+
+    assert answer.status_code == 502
+    assert endpoint in answer.json()["detail"]
+    (call,) = await calls_of(default)
+    assert call["status"] == "error"
+
+
+async def test_a_stream_is_kept_alive_while_upstream_thinks_and_can_still_fail_honestly(settings, log, model):
+    lively = settings.model_copy(update={"keep_alive_seconds": 0.1})
+    async with serving(lively) as base, httpx.AsyncClient(base_url=base, headers=ADMIN) as api:
+        await api.post("/api/models", json=[{"model": MODEL, "endpoint": model.url}])
+        await create(api)
+        for script, end in ((stub.answer(), b"[DONE]"), (stub.status(400), b"scripted 400")):
+            gate = asyncio.Event()
+            model.scripts = [stub.once(gate, script)]
+            asyncio.get_running_loop().call_later(0.35, gate.set)
+            answer = await post(api, chat(stream=True))
+            assert answer.text.startswith(": keep-alive\n\n")
+            *_, last = payloads(answer.text)
+            assert end in last
+
+    done, refused = await calls_of(log.run("default"))
+    assert (done["status"], refused["status"], refused["http_status"]) == ("ok", "error", 400)

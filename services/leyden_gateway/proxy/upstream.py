@@ -110,7 +110,11 @@ class Upstream:
             UpstreamSilent: no connection in time.
         """
         try:
-            async with self._session.post(self._url(model.endpoint, path), data=body, allow_redirects=False) as reply:
+            url = self._url(model.endpoint, path)
+        except ValueError as error:
+            raise UpstreamUnreachable(f"{model.endpoint} is not an address: {error}") from error
+        try:
+            async with self._session.post(url, data=body, allow_redirects=False) as reply:
                 yield reply
         except aiohttp.ServerTimeoutError as error:
             raise UpstreamSilent(f"{model.endpoint}: {error}") from error
