@@ -1,16 +1,17 @@
 """What this process counts, for Prometheus.
 
-Invariant: with several worker processes each writes its own file under PROMETHEUS_MULTIPROC_DIR, and any of them can
-report the sum.
+Invariant: with several worker processes each writes its own files under PROMETHEUS_MULTIPROC_DIR, and any of them can
+report the sum; what a dead one had open no longer counts.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
@@ -51,8 +52,13 @@ def count_call(protocol: str, response: dict[str, Any], *, ok: bool, delivered: 
 
 def report() -> bytes:
     """Everything counted so far, in Prometheus' text format."""
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
         return generate_latest()
+    for file in Path(folder).glob("gauge_live*_*.db"):
+        process = file.stem.rpartition("_")[2]
+        if not Path("/proc", process).exists():
+            mark_process_dead(int(process), folder)
     registry = CollectorRegistry()
     MultiProcessCollector(registry)
     return generate_latest(registry)
