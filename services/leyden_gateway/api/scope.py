@@ -12,7 +12,7 @@ from leyden_gateway.access import Caller, any_caller
 from leyden_gateway.gateway import Gateway
 
 
-def gateway_of(request: Request) -> Gateway:
+async def gateway_of(request: Request) -> Gateway:
     """The process's gateway."""
     return request.app.state.gateway
 
