@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leyden_gateway import strict_json
+from leyden_gateway.access import any_caller
 from leyden_gateway.proxy.client import BodyTooLarge
 
 
@@ -29,12 +30,13 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route whose handler gets a `StrictRequest`."""
+    """A route that knows its caller before it reads a body, and reads it strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
+            await any_caller(request)
             return await handle(StrictRequest(request.scope, request.receive))
 
         return strictly
