@@ -5,6 +5,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from leyden_trainer.config import load
 from leyden_trainer.platforms import cpu_settings
+from leyden_trainer.settings import SettingsInvalid
 
 
 @pytest.fixture
@@ -53,3 +54,12 @@ def test_an_empty_list_of_devices_does_not_hide_rays_logical_ones(config: DictCo
     cpu_settings.prepare(config)
 
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize("setting", [{"algorithm.adv_estimator": "gae"}, {"critic.enable": True}])
+def test_a_critic_is_refused(config: DictConfig, setting: dict[str, object]):
+    for name, value in setting.items():
+        OmegaConf.update(config, name, value)
+
+    with pytest.raises(SettingsInvalid, match="can't train a critic"):
+        cpu_settings.prepare(config)

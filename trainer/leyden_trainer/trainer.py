@@ -69,10 +69,10 @@ class FromTheLog:
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()  # type: ignore[misc]
         if self.config.trainer.device == "cpu":
-            from leyden_trainer.platforms.cpu_workers import worker_for
+            from leyden_trainer.platforms.cpu_workers import CpuActorRolloutRefWorker
 
             roles: dict[Role, Any] = self.role_worker_mapping  # type: ignore[attr-defined]
-            roles |= {role: ray.remote(worker_for(role)) for role in roles}
+            roles |= dict.fromkeys(roles, ray.remote(CpuActorRolloutRefWorker))
 
     def on_init_end(self) -> None:
         self.checkpoint_manager = self.updates = self.training.updates(self)

@@ -8,6 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from leyden_trainer.settings import SettingsInvalid
+
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
 REQUIRED: dict[str, Any] = {
@@ -40,6 +42,11 @@ ENVIRONMENT: dict[str, str] = {
 }
 """Variables of every process that imports verl."""
 
+_NO_CRITIC = (
+    "trainer.device is cpu: there verl can't train a critic, whose model it loads with FlashAttention 2 only; "
+    "set algorithm.adv_estimator to one without a critic, such as grpo, and critic.enable to false"
+)
+
 _RAY_START_SECONDS = "300"
 """Ray gives its own processes 30 seconds to come up, which a small machine that does other things can need."""
 
@@ -49,7 +56,12 @@ def prepare(config: DictConfig) -> None:
 
     Ray gets as many logical CPUs and GPUs as verl's actors ask for, whatever the machine has: they share its cores.
     torch computes on all of them, unless OMP_NUM_THREADS says otherwise; Ray would give it one.
+
+    Raises:
+        SettingsInvalid: what is asked for can't be done on the CPU.
     """
+    if config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"):
+        raise SettingsInvalid([_NO_CRITIC])
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _RAY_START_SECONDS)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":

@@ -4,10 +4,9 @@ import os
 from typing import Any
 
 import torch.distributed
-from verl.trainer.ppo.utils import Role
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngineWithLMHead
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 
 def join_process_group() -> None:
@@ -30,14 +29,6 @@ class CpuActorRolloutRefWorker(ActorRolloutRefWorker):
         super().__init__(*args, **kwargs)
 
 
-class CpuTrainingWorker(TrainingWorker):
-    """Critic on the CPU."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        join_process_group()
-        super().__init__(*args, **kwargs)
-
-
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
 class CpuFSDP2Engine(FSDPEngineWithLMHead):
     """FSDP2 whose reference policy is not offloaded: that pins memory, for which there must be an accelerator."""
@@ -49,8 +40,3 @@ class CpuFSDP2Engine(FSDPEngineWithLMHead):
             return super()._build_fsdp_module(module)  # pyright: ignore[reportAttributeAccessIssue]
         finally:
             config.forward_only = forward_only
-
-
-def worker_for(role: Role) -> type:
-    """The worker class that plays a role in training."""
-    return CpuTrainingWorker if role is Role.Critic else CpuActorRolloutRefWorker
