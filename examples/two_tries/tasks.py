@@ -47,7 +47,7 @@ def chain_sums(*, train: int, held_out: int, seed: int, max_digits: int = 1) -> 
         {
             "verifier": "chain_sum",
             "instructions": "Reply with only the number.",
-            "question": f"What is {entry['metadata']['expression']}?",
+            "question": entry["question"],
             "answer": entry["answer"],
             "max_tokens": 12,
         }
