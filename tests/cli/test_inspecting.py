@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+from redis.asyncio import Redis
+
 from leyden.log import Log, RunLog, encode
-from leyden.schemas import NewRollout, State
+from leyden.schemas import Model, NewRollout, State
 from tests.cli.conftest import Leyden
 from tests.conftest import RUN
 
@@ -91,3 +93,34 @@ async def test_a_log_that_is_away_or_unknown_is_named(leyden: Leyden) -> None:
     assert (away.returncode, unknown.returncode) == (1, 1)
     assert "Redis is not available" in away.stderr
     assert "leyden up" in unknown.stderr
+
+
+async def test_the_doctor_finds_nothing_wrong_with_a_sound_server(run: RunLog, leyden: Leyden) -> None:
+    checked = await asyncio.to_thread(leyden, "doctor")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "appendfsync everysec" in checked.stdout
+    assert f"run {RUN}: 0 model servers" in checked.stdout
+
+
+async def test_the_doctor_names_what_must_change(redis: Redis, run: RunLog, leyden: Leyden) -> None:
+    await run.models.add([Model(model="m", endpoint="http://127.0.0.1:1/v1")])
+    await redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        checked = await asyncio.to_thread(leyden, "doctor")
+    finally:
+        await redis.config_set("maxmemory-policy", "noeviction")
+
+    assert checked.returncode == 1
+    assert "maxmemory-policy is allkeys-lru" in checked.stdout
+    assert "http://127.0.0.1:1/v1, does not answer" in checked.stdout
+
+
+async def test_a_rollout_that_has_ended_can_not_be_cancelled(log: Log, run: RunLog, leyden: Leyden) -> None:
+    await run.rollouts.create(NewRollout(input=1, rollout_id="one"))
+    await run.rollouts.end("one", State.SUCCEEDED)
+
+    done = await asyncio.to_thread(leyden, "rollouts", "cancel", "one")
+
+    assert done.returncode == 1
+    assert "already ended as succeeded" in done.stderr

@@ -13,7 +13,15 @@ from rich.console import Console
 
 from leyden import deployment
 from leyden.log import Log
-from leyden.log.errors import LogFull, LogUnavailable, RolloutMissing, RunMissing, TransitionRefused
+from leyden.log.errors import (
+    LogFull,
+    LogUnavailable,
+    RolloutFinished,
+    RolloutMissing,
+    RunMissing,
+    ServerUnsupported,
+    TransitionRefused,
+)
 
 out = Console()
 err = Console(stderr=True)
@@ -34,6 +42,8 @@ def plain_errors() -> Iterator[None]:
         RolloutMissing,
         RunMissing,
         TransitionRefused,
+        RolloutFinished,
+        ServerUnsupported,
         LogUnavailable,
         LogFull,
         RedisError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from leyden.cli import log, rollouts, runs, services, up
+from leyden.cli import doctor, log, rollouts, runs, services, up
 
 app = typer.Typer(
     name="leyden",
@@ -17,6 +17,7 @@ app.command("gateway", context_settings=services.PASS_ON)(services.gateway)
 app.command("controller", context_settings=services.PASS_ON)(services.controller)
 app.command("train", context_settings=services.PASS_ON)(services.train)
 app.command("runs")(runs.runs)
+app.command("doctor")(doctor.doctor)
 app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(log.app, name="log")
 
