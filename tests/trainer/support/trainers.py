@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,8 @@ class Trainer:
         (folder / "rows.json").write_text(json.dumps(rows))
         self._environment = deployment.environment | {"WATCH_FOLDER": str(self.watch), "PYTHONPATH": _PATHS}
         # Ray's sockets have paths of at most 107 characters.
-        ray_folder = Path(f"/tmp/leyden-ray-{os.getpid()}")
+        ray_folder = tempfile.mkdtemp(prefix="leyden-ray-", dir="/tmp")
+        weakref.finalize(self, shutil.rmtree, ray_folder, ignore_errors=True)
         self._overrides = [
             "trainer.device=cpu",
             "trainer.n_gpus_per_node=1",
