@@ -22,6 +22,7 @@ from leyden.log import Log
 from leyden.log.errors import LogFull, LogUnavailable
 from leyden_controller import logs
 from leyden_controller.controller import Controller
+from leyden_controller.gateway import Gateway
 from leyden_controller.life import Means
 from leyden_controller.local.runner import LocalRunner
 from leyden_controller.metrics import Metrics
@@ -51,7 +52,7 @@ async def serve(settings: ControllerSettings) -> int:
         consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         runner=LocalRunner(),
         authority=Authority(settings.key.get_secret_value()),
-        gateway_url=settings.gateway_url,
+        gateway=Gateway(settings.gateway_url),
         patience=Patience(settings.redis_deadline_seconds),
         metrics=metrics,
     )

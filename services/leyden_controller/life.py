@@ -24,6 +24,7 @@ from leyden.log.errors import LeaseLost, RolloutFinished, RolloutMissing
 from leyden.schemas import Rollout, State
 from leyden.variables import agent_variables
 from leyden_controller import history
+from leyden_controller.gateway import Gateway
 from leyden_controller.metrics import Metrics
 from leyden_controller.patience import Patience
 from leyden_controller.runner import Cause, Ending, Launch, Runner, RunnerFailed, RunningAttempt, StartRefused
@@ -31,6 +32,8 @@ from leyden_controller.verdict import INFRA_FAILURES, Finish, verdict
 
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 30
+_GATEWAY_SECONDS = 120
+"""How long a further attempt waits for a gateway that is away."""
 
 Result = TypeVar("Result")
 
@@ -48,13 +51,13 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What every life of a controller needs. `gateway_url` is the gateway as agents reach it."""
+    """What every life of a controller needs."""
 
     log: Log
     consumer: str
     runner: Runner
     authority: Authority
-    gateway_url: str
+    gateway: Gateway
     patience: Patience
     metrics: Metrics
 
@@ -107,13 +110,15 @@ class Life:
         return None
 
     async def _breathe(self, endings: Sequence[Ending]) -> None:
-        """Wait a little after failures of ours, the longer the more there were, so that their reason may pass."""
+        """Wait a little after failures of ours, the longer the more there were, so that their reason may pass, and for
+        the gateway to be there."""
         failures = sum(ending.cause in INFRA_FAILURES for ending in endings)
         if failures and endings[-1].cause in INFRA_FAILURES:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
                     self._stop_asked.wait(), min(_FIRST_PAUSE_SECONDS * 4 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
                 )
+            await self._means.gateway.back(self._stop_asked, _GATEWAY_SECONDS)
 
     async def _attempt(self, rollout: Rollout, attempt: str) -> Ending:
         launch = await self._launch(rollout, attempt)
@@ -139,7 +144,7 @@ class Life:
         return Launch(
             rollout,
             attempt,
-            agent_variables(self._means.gateway_url, self._id, attempt, is_train=rollout.is_train, key=key),
+            agent_variables(self._means.gateway.url, self._id, attempt, is_train=rollout.is_train, key=key),
         )
 
     async def _run_agent(self, launch: Launch) -> Ending:
@@ -157,16 +162,20 @@ class Life:
         try:
             if self._stopped is not None:
                 self._running.kill()
+            if not self._means.gateway.seen:
+                await self._means.gateway.look()
             return await self._running.ended()
         finally:
             self._running = None
 
     async def _blamed(self, attempt: str, ending: Ending) -> Ending:
-        """The ending, laid at our door if the agent's last call failed on our side."""
+        """The ending, laid at our door if the agent's last call failed on our side or could not be made."""
         succeeded = ending.cause is Cause.SUCCEEDED
         fault = await self._through(
             "check calls", lambda: history.failed_call(self._run, self._id, attempt, succeeded=succeeded)
         )
+        if fault is None and not succeeded and await self._means.gateway.lost():
+            fault = f"the gateway {self._means.gateway.url} can't be reached"
         if fault is None:
             return ending
         said = f"{ending.message}; {fault}" if ending.message else f"the agent ended, but {fault}"

@@ -1,5 +1,6 @@
 """Training over a whole deployment, with a trainer that is killed at the worst moments."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from tests.trainer.support.deployment import SUPPORT, Deployment
 from tests.trainer.support.trainers import Trainer
 
-from leyden.log import Log
+from leyden.log import Log, RunLog
 from leyden.redis_server import RedisServer
 from leyden.schemas import State
 from leyden_trainer.decisions import KIND, Decision
@@ -107,3 +108,38 @@ async def test_the_log_may_be_killed_while_training(tiny: Path, tmp_path: Path):
         assert (await run.completions.page(0, 1))[1] == 3 * PROMPTS * REPEATS
         assert (await run.rollouts.counts())[State.SUCCEEDED] == 0
         await log.close()
+
+
+async def test_the_gateway_and_the_controller_may_be_killed_while_training(tiny: Path, tmp_path: Path):
+    steps = 3
+    with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
+        trainer = Trainer(
+            deployment,
+            tmp_path,
+            ROWS,
+            "trainer.experiment_name=services",
+            f"trainer.total_training_steps={steps}",
+            "trainer.save_freq=1",
+            "trainer.test_freq=-1",
+        )
+        log = Log.connect(server.url)
+        run = log.run("services")
+        trainer.start()
+        for victim, ordinal in [("gateway", 2), ("controller", PROMPTS * REPEATS + 2)]:
+            await completed(run, ordinal)
+            deployment.kill_and_start(victim)
+        assert await asyncio.to_thread(trainer.wait) == 0, trainer.last_words()
+
+        decisions = [Decision.from_data(e.data) for e in await run.steps.read() if e.kind == KIND]
+        assert [decision.step for decision in decisions] == list(range(1, steps + 1))
+        consumed = [each.rollout_id for decision in decisions for each in decision.chosen]
+        assert len(set(consumed)) == len(consumed) == steps * PROMPTS * REPEATS, "each once, none left out"
+        assert set((await run.rollouts.counts()).values()) == {0}
+        await log.close()
+
+
+async def completed(run: RunLog, ordinal: int) -> None:
+    """Wait until so many rollouts of a run have ended."""
+    async with asyncio.timeout(600):
+        while (await run.completions.page(0, 1))[1] < ordinal:
+            await asyncio.sleep(0.05)

@@ -31,6 +31,7 @@ class Deployment:
         self.gateway_port, self.server_port = free_port(), free_port()
         self._given_server = server_url
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._arguments: dict[str, list[str]] = {}
 
     @property
     def server_url(self) -> str:
@@ -68,6 +69,7 @@ class Deployment:
             "LEYDEN_REDIS_URL": self.redis_url,
             "LEYDEN_KEY": KEY,
             "LEYDEN_GATEWAY_URL": self.gateway_url,
+            "LEYDEN_LEASE_SECONDS": "5",
             "OMP_NUM_THREADS": "1",
         }
 
@@ -80,8 +82,14 @@ class Deployment:
             stderr=subprocess.STDOUT,
             preexec_fn=own_group_until_parent_dies,
         )
-        self._processes[name] = process
+        self._processes[name], self._arguments[name] = process, arguments
         return process
+
+    def kill_and_start(self, name: str) -> None:
+        """kill -9 a process and start it again."""
+        self._processes[name].kill()
+        self._processes[name].wait(timeout=20)
+        self.start(name, self._arguments[name])
 
     def wait_for(self, url: str, name: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
