@@ -110,4 +110,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, url: str) -> 
                 return
         time.sleep(_LOOK_SECONDS)
     raise ProcessFailed(last_words(log, f"leyden up was not ready at {url} within {_UP_SECONDS:g} s"))
-

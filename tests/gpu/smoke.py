@@ -6,6 +6,7 @@ makes the whole fail. Nothing is downloaded.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def losses() -> str:
         for where in ("cpu", "cuda"):
             log_prob = new.to(where).requires_grad_()
             loss, _ = get_policy_loss_fn(name)(
-                old.to(where), log_prob, advantages.to(where), mask.to(where), "token-mean", config
+                old.to(where), log_prob, advantages.to(where), mask.to(where), "token-mean", config, None
             )
             loss.backward()
             assert log_prob.grad is not None
@@ -150,10 +151,9 @@ def training(*overrides: str) -> str:
 
 def training_with_own_replicas() -> str:
     """The same with verl's own vLLM replicas, which get their weights over NCCL."""
-    import vllm
-
-    if not vllm.__version__.startswith(PINNED_VLLM):
-        raise RuntimeError(f"verl 0.9.1 wants vLLM {PINNED_VLLM}, here is {vllm.__version__}")
+    installed = importlib.metadata.version("vllm")
+    if not installed.startswith(PINNED_VLLM):
+        raise RuntimeError(f"verl 0.9.1 wants vLLM {PINNED_VLLM}, here is {installed}")
     return training(
         "leyden.engines.kind=verl",
         "actor_rollout_ref.rollout.name=vllm",
