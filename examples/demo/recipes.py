@@ -39,11 +39,11 @@ RECIPES = {
             model="smollm2",
             about="SmolLM2-135M-Instruct learns to add and subtract one-digit numbers",
             model_maker="examples.models.smollm2",
-            make_tasks=lambda: chain_sums(train=136, held_out=64, seed=1),
+            make_tasks=lambda: chain_sums(train=90, held_out=64, seed=1),
             server_threads=2,
             server_cache="512M",
             slots=16,
-            minutes=20,
+            minutes=15,
         ),
         Recipe(
             model="tiny",

@@ -32,7 +32,7 @@ class TaskSet:
 
 
 def chain_sums(*, train: int, held_out: int, seed: int, max_digits: int = 1) -> TaskSet:
-    """Sums and differences of two numbers, made by reasoning-gym.
+    """Sums and differences of two numbers, made by reasoning-gym, without those whose result is negative.
 
     Raises:
         ValueError: there are fewer different questions than rows asked for.
@@ -52,6 +52,7 @@ def chain_sums(*, train: int, held_out: int, seed: int, max_digits: int = 1) -> 
             "max_tokens": 12,
         }
         for entry in (entries[index] for index in range(config.size))
+        if not entry["answer"].startswith("-")
     )
     return _split(rows, train=train, held_out=held_out, seed=seed)
 
