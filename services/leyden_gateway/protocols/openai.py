@@ -10,18 +10,42 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
 from leyden_gateway.protocols import sse
-from leyden_gateway.protocols.protocol import JSON, Malformed
+from leyden_gateway.protocols.protocol import JSON, Malformed, Recall
 
 _ASSEMBLED = frozenset({"object", "choices", "usage", "prompt_token_ids"})
 """Top-level fields of chunks that an assembly treats itself; all others are taken from where they first stand."""
 
 
-class OpenAIProtocol(ABC):
+class OpenAIErrors:
+    """Errors as OpenAI's protocols spell them."""
+
+    def problem(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSON:
+        error: JSON = {"message": message, "type": _error_type(status), "code": code or status}
+        return {"detail": message, "error": error | ({"param": param} if param else {})}
+
+
+class OneForAll:
+    """The parts of a `ModelProtocol` that remembers nothing of a call: one object serves all of them."""
+
+    def for_call(self) -> Self:
+        return self
+
+    async def prepare(self, asked: JSON, recall: Recall) -> None:
+        return
+
+    def original(self, asked: JSON) -> JSON:
+        return {}
+
+    def restore(self, call: JSON) -> None:
+        return
+
+
+class OpenAIProtocol(OpenAIErrors, OneForAll, ABC):
     """The parts of a `ModelProtocol` that chat completions and completions share."""
 
     path: str
@@ -69,9 +93,6 @@ class OpenAIProtocol(ABC):
             _without_capture(choice, ids=ids, log_probs=log_probs, experts=experts) for choice in response["choices"]
         ]
         return answer
-
-    def problem(self, status: int, message: str) -> JSON:
-        return {"detail": message, "error": {"message": message, "type": _error_type(status), "code": status}}
 
     def error_event(self, status: int, message: str) -> bytes:
         error = {"message": message, "type": _error_type(status), "code": status}

@@ -6,6 +6,7 @@ log probs, and that form is what is recorded. A protocol translates at the edge 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 JSON = dict[str, Any]
@@ -50,7 +51,22 @@ class Malformed(ValueError):
 
 
 class AgentError(ValueError):
-    """The agent's request can't be forwarded; the message names what is wrong with it."""
+    """The agent's request can't be forwarded; the message names what is wrong with it.
+
+    `param` is the parameter at fault and `code` the provider's name of the fault, for protocols whose errors say so.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+Wanted = Callable[[JSON], bool]
+"""Whether the data of a recorded call is that of the call which is looked for."""
+
+Recall = Callable[[Wanted], Awaitable[JSON | None]]
+"""Finds the latest recorded call of the same attempt that is wanted: its event's data, or None."""
 
 
 class ModelProtocol(Protocol):
@@ -60,6 +76,26 @@ class ModelProtocol(Protocol):
     """Where agents call it, after `…/mode/{mode}/`."""
     upstream_path: str
     """Where it goes, after the endpoint's `/v1`."""
+
+    def for_call(self) -> ModelProtocol:
+        """What serves one call: itself, unless the protocol must remember something between request and answer."""
+        ...
+
+    async def prepare(self, asked: JSON, recall: Recall) -> None:
+        """Look up what the request refers to; called once, before everything below.
+
+        Raises:
+            AgentError: it refers to what is not there.
+        """
+        ...
+
+    def original(self, asked: JSON) -> JSON:
+        """What goes on record of the agent's own request because its upstream form does not hold it; may be empty."""
+        ...
+
+    def restore(self, call: JSON) -> None:
+        """Take from a recorded call (its event's data) what its answer must be given again with."""
+        ...
 
     def upstream_body(self, asked: JSON) -> JSON:
         """The upstream request for what the agent asked, before the run's sampling rules; `asked` is not changed.
@@ -94,7 +130,7 @@ class ModelProtocol(Protocol):
         """A whole recorded response as the stream that the agent asked for, end marker included."""
         ...
 
-    def problem(self, status: int, message: str) -> JSON:
+    def problem(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSON:
         """An error body in the protocol's own shape, with the contract's `detail`."""
         ...
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -32,6 +32,7 @@ from leyden_gateway.proxy.client import Client
 from leyden_gateway.proxy.exchange import Exchange
 from leyden_gateway.proxy.hold import Hold
 from leyden_gateway.proxy.logged import LoggedCall
+from leyden_gateway.proxy.recall import recall
 from leyden_gateway.proxy.record import model_request
 from leyden_gateway.proxy.sampling import Mode, apply_rules
 from leyden_gateway.proxy.undelivered import claim, is_retry, request_key
@@ -64,7 +65,7 @@ class ModelCall:
         asked: JSON,
         raw: bytes,
     ) -> None:
-        """`nonce` is that of an agent's token, None for the admin; `asked` is `raw` decoded."""
+        """`protocol` serves this call alone; `nonce` is that of an agent's token, None for the admin; `asked` is `raw` decoded."""
         self._gateway = gateway
         self._client = client
         self._protocol = protocol
@@ -85,13 +86,16 @@ class ModelCall:
             ClientGone: the client went away before anything was sampled; nothing is to be answered.
             Any error of `problems.STATUSES`: nothing was answered; a stream that has begun wants an error event.
         """
-        location = await self._gateway.locations.locate(self._rollout_id)
+        gateway = self._gateway
+        location = await gateway.locations.locate(self._rollout_id)
         if self._asked.get("stream"):
             self._client.keep_alive(self._gateway.settings.keep_alive_seconds)
         self._client.on_gone = self._orphan
         try:
             if is_retry(self._client.headers) and await self._answered_from_record(location):
                 return
+            earlier = partial(recall, gateway.log.run(location.run), self._rollout_id, self._attempt)
+            await self._protocol.prepare(self._asked, earlier)
             while True:
                 try:
                     await self._serve_in(location)
@@ -238,6 +242,7 @@ class ModelCall:
             outcome,
             request=body,
             asked=changed,
+            original=self._protocol.original(self._asked),
             path=self._protocol.path,
             mode=self._mode,
             call_id=self._call.call_id,
@@ -272,9 +277,11 @@ class ModelCall:
             async with client.patience(settings.upstream_timeout_seconds * settings.upstream_tries, grace_seconds=0):
                 await running.wait()
         run = self._gateway.log.run(location.run)
-        response = await claim(run, self._rollout_id, self._attempt, key, nonce=self._nonce)
-        if response is None:
+        call = await claim(run, self._rollout_id, self._attempt, key, nonce=self._nonce)
+        if call is None:
             return False
+        self._protocol.restore(call)
+        response = call["response"]
         if self._asked.get("stream"):
             await client.stream(self._protocol.replay(response, self._asked), last=True)
         else:

@@ -10,11 +10,20 @@ JSON = dict[str, Any]
 
 
 def model_request(
-    outcome: Outcome, *, request: JSON, asked: JSON, path: str, mode: str, call_id: str, delivered: bool
+    outcome: Outcome,
+    *,
+    request: JSON,
+    asked: JSON,
+    original: JSON,
+    path: str,
+    mode: str,
+    call_id: str,
+    delivered: bool,
 ) -> JSON:
     """The event's data: the contract's fields first, then Leyden's own.
 
-    `request` is what was sent, `asked` what the agent had asked for where that differs. Takes `routed_experts` out of
+    `request` is what was sent, `asked` what the agent had asked for where that differs, `original` what its own request
+    said that `request` does not, in another protocol than upstream's. Takes `routed_experts` out of
     the outcome's response.
     """
     model, response = outcome.model, outcome.response
@@ -37,6 +46,8 @@ def model_request(
         "path": path,
         "mode": mode,
     }
+    if original:
+        data["original"] = original
     if outcome.fault:
         data["fault"] = outcome.fault
     return data

@@ -59,7 +59,7 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
         if scope["method"] == "GET" and models is not None:
             await _list_models(gateway, client, address, models[1])
             return
-        protocol = _protocol(address.path)
+        protocol = _protocol(address.path).for_call()
         if scope["method"] != "POST":
             raise MethodNotAllowed(scope["method"], scope["path"])
         await _call(gateway, client, protocol, caller, address)
@@ -112,7 +112,8 @@ async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, err
         if client.streaming:
             await client.stream(protocol.error_event(status, message), last=True)
         return
-    body = protocol.problem(status, message)
+    param, code = (error.param, error.code) if isinstance(error, AgentError) else (None, None)
+    body = protocol.problem(status, message, param=param, code=code)
     if isinstance(error, RunPaused):
         body |= {"error": "gateway paused", "reason": error.pause.reason}
     await client.respond(status, orjson.dumps(body), headers)

@@ -42,7 +42,7 @@ def request_key(path: str, headers: Mapping[bytes, bytes], raw: bytes) -> str:
 
 
 async def claim(run: RunLog, rollout_id: str, attempt: str, key: str, *, nonce: str | None) -> JSON | None:
-    """The response of a complete undelivered call with this key, for this caller alone; None if there is none left.
+    """The data of a complete undelivered call with this key, for this caller alone; None if there is none left.
 
     `nonce` is that of an agent's token, None for the admin.
 
@@ -63,7 +63,7 @@ async def claim(run: RunLog, rollout_id: str, attempt: str, key: str, *, nonce: 
         )
         claims = _of_type(await run.events.of_attempt(rollout_id, attempt), REDELIVERED)
         if any(each["claim"] == mine for each in claims if each["call_id"] == call_id):
-            return call["response"]
+            return call
     return None
 
 
