@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -27,6 +27,7 @@ from leyden_gateway.gateway import Gateway
 from leyden_gateway.problems import NoServers
 from leyden_gateway.protocols import ModelProtocol
 from leyden_gateway.protocols.openai import finish_reasons
+from leyden_gateway.protocols.protocol import Wanted
 from leyden_gateway.proxy import endpoints
 from leyden_gateway.proxy.client import Client
 from leyden_gateway.proxy.exchange import Exchange
@@ -94,8 +95,7 @@ class ModelCall:
         try:
             if is_retry(self._client.headers) and await self._answered_from_record(location):
                 return
-            earlier = partial(recall, gateway.log.run(location.run), self._rollout_id, self._attempt)
-            await self._protocol.prepare(self._asked, earlier)
+            await self._protocol.prepare(self._asked, self._recall)
             while True:
                 try:
                     await self._serve_in(location)
@@ -107,6 +107,11 @@ class ModelCall:
         finally:
             if self._orphaned is not None:
                 self._gateway.orphans.remove(self._rollout_id, self._attempt, self._key, self._orphaned)
+
+    async def _recall(self, wanted: Wanted) -> JSON | None:
+        """The data of an earlier call of the attempt, by the rollout as the log knows it now."""
+        location = await self._gateway.log.locate(self._rollout_id)
+        return await recall(self._gateway.log.run(location.run), self._rollout_id, self._attempt, wanted)
 
     async def _serve_in(self, location: Location) -> None:
         gateway = self._gateway

@@ -24,12 +24,14 @@ from leyden_gateway.protocols import PROTOCOLS, AgentError, ModelProtocol
 from leyden_gateway.proxy.call import ModelCall
 from leyden_gateway.proxy.client import Client, ClientGone
 from leyden_gateway.proxy.sampling import Mode
+from leyden_gateway.proxy.stored import give_response
 
 _log = structlog.get_logger("leyden.gateway.route")
 
 _PREFIX = "/proxy/rollout/"
 _ADDRESS = re.compile(r"/proxy/rollout/([^/]+)/attempt/([^/]+)/mode/([^/]+)/(.+)")
 _MODELS = re.compile(r"openai/v1/models(?:/(.+))?")
+_RESPONSE = re.compile(r"openai/v1/responses/([^/]+)")
 _CHAT = PROTOCOLS["openai/v1/chat/completions"]
 
 
@@ -58,6 +60,10 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
         models = _MODELS.fullmatch(address.path)
         if scope["method"] == "GET" and models is not None:
             await _list_models(gateway, client, address, models[1])
+            return
+        response = _RESPONSE.fullmatch(address.path)
+        if scope["method"] == "GET" and response is not None:
+            await give_response(gateway, client, caller, address.rollout_id, address.attempt, response[1])
             return
         protocol = _protocol(address.path).for_call()
         if scope["method"] != "POST":
