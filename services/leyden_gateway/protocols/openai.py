@@ -21,12 +21,23 @@ _ASSEMBLED = frozenset({"object", "choices", "usage", "prompt_token_ids"})
 """Top-level fields of chunks that an assembly treats itself; all others are taken from where they first stand."""
 
 
-class OpenAIErrors:
-    """Errors as OpenAI's protocols spell them."""
+class OpenAIManners:
+    """What OpenAI's protocols have in common however they go upstream: errors and silences."""
+
+    keep_alive = sse.KEEP_ALIVE
 
     def problem(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSON:
         error: JSON = {"message": message, "type": _error_type(status), "code": code or status}
         return {"detail": message, "error": error | ({"param": param} if param else {})}
+
+    def refusal(self, status: int, response: JSON) -> JSON:
+        return response
+
+    def paused(self, message: str, reason: str | None) -> JSON:
+        return {"detail": message, "error": "gateway paused", "reason": reason}
+
+    def left_out(self, asked: JSON) -> JSON:
+        return {}
 
 
 class OneForAll:
@@ -45,7 +56,7 @@ class OneForAll:
         return
 
 
-class OpenAIProtocol(OpenAIErrors, OneForAll, ABC):
+class OpenAIProtocol(OpenAIManners, OneForAll, ABC):
     """The parts of a `ModelProtocol` that chat completions and completions share."""
 
     path: str

@@ -76,6 +76,8 @@ class ModelProtocol(Protocol):
     """Where agents call it, after `…/mode/{mode}/`."""
     upstream_path: str
     """Where it goes, after the endpoint's `/v1`."""
+    keep_alive: bytes
+    """What is sent on a stream after a silence."""
 
     def for_call(self) -> ModelProtocol:
         """What serves one call: itself, unless the protocol must remember something between request and answer."""
@@ -105,6 +107,10 @@ class ModelProtocol(Protocol):
         """
         ...
 
+    def left_out(self, asked: JSON) -> JSON:
+        """What of the request was tolerated but has no upstream form, for the record."""
+        ...
+
     def capture(self, body: JSON, *, log_probs: bool, routed_experts: bool) -> None:
         """Make upstream report what is recorded: token ids always, the rest as the run says. Changes `body`."""
         ...
@@ -132,6 +138,14 @@ class ModelProtocol(Protocol):
 
     def problem(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSON:
         """An error body in the protocol's own shape, with the contract's `detail`."""
+        ...
+
+    def refusal(self, status: int, response: JSON) -> JSON:
+        """The upstream's own error body, as the agent gets it. `response` is not changed."""
+        ...
+
+    def paused(self, message: str, reason: str | None) -> JSON:
+        """The error body of a call that is refused since its run is paused."""
         ...
 
     def error_event(self, status: int, message: str) -> bytes:

@@ -13,9 +13,10 @@ END = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def event(payload: bytes) -> bytes:
-    """One event that carries `payload`, which holds no line break."""
-    return b"data: " + payload + b"\n\n"
+def event(payload: bytes, name: bytes = b"") -> bytes:
+    """One event, named or not, that carries `payload`, which holds no line break."""
+    named = b"event: " + name + b"\n" if name else b""
+    return named + b"data: " + payload + b"\n\n"
 
 
 class Events:

@@ -90,7 +90,7 @@ class ModelCall:
         gateway = self._gateway
         location = await gateway.locations.locate(self._rollout_id)
         if self._asked.get("stream"):
-            self._client.keep_alive(self._gateway.settings.keep_alive_seconds)
+            self._client.keep_alive(self._gateway.settings.keep_alive_seconds, self._protocol.keep_alive)
         self._client.on_gone = self._orphan
         try:
             if is_retry(self._client.headers) and await self._answered_from_record(location):
@@ -177,7 +177,7 @@ class ModelCall:
         if not view.serving(model):
             raise NoServers(model)
         body = self._protocol.upstream_body(self._asked)
-        changed = apply_rules(body, view.settings, self._mode, model)
+        changed = apply_rules(body, view.settings, self._mode, model) | self._protocol.left_out(self._asked)
         training = self._mode is Mode.TRAIN
         self._protocol.capture(
             body,
@@ -266,7 +266,11 @@ class ModelCall:
         if self._asked.get("stream") and (outcome.ok or client.started):
             await client.stream(exchange.last_words(outcome), last=True)
         elif not outcome.ok:
-            wrong = protocol.problem(outcome.status, outcome.message) if outcome.fault else outcome.response
+            wrong = (
+                protocol.problem(outcome.status, outcome.message)
+                if outcome.fault
+                else protocol.refusal(outcome.status, outcome.response)
+            )
             await client.respond(outcome.status, orjson.dumps(wrong))
         else:
             answer = protocol.answer(outcome.response, self._asked)

@@ -2,7 +2,7 @@
 
 Invariants:
 - a response starts once; after that an error is an event of the stream, never a second response;
-- a stream on which nothing was sent for a while gets a comment, so that neither client nor proxies give it up;
+- a stream on which nothing was sent for a while gets a comment or a ping, so that neither client nor proxies give it up;
 - when the client goes away, work that was given patience is cut short, and everything else goes on.
 """
 
@@ -54,6 +54,7 @@ class Client:
         self._keep_alive: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
         self._silence_seconds = 0.0
+        self._silence_breaker = sse.KEEP_ALIVE
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole request body; from here on the client's going away is noticed.
@@ -128,10 +129,13 @@ class Client:
         )
         await self._send({"type": "http.response.body", "body": body})
 
-    def keep_alive(self, silence_seconds: float) -> None:
-        """Treat the response as a stream and break every silence of that length by a comment."""
-        self._silence_seconds = silence_seconds
-        self._keep_alive = asyncio.get_running_loop().call_later(silence_seconds, self._break_silence)
+    def keep_alive(self, silence_seconds: float, data: bytes = sse.KEEP_ALIVE) -> None:
+        """Treat the response as a stream and break every silence of that length by `data`, which says nothing."""
+        self._silence_seconds, self._silence_breaker = silence_seconds, data
+        self._await_silence()
+
+    def _await_silence(self) -> None:
+        self._keep_alive = asyncio.get_running_loop().call_later(self._silence_seconds, self._break_silence)
 
     async def stream(self, data: bytes, *, last: bool = False) -> None:
         """Send a part of a stream; the first one sends the headers too."""
@@ -144,7 +148,7 @@ class Client:
             self._comment = None
         await self._send_part(data, more=not last)
         if self._silence_seconds and not last:
-            self.keep_alive(self._silence_seconds)
+            self._await_silence()
 
     async def _send_part(self, data: bytes, *, more: bool) -> None:
         if not self.started:
@@ -154,8 +158,8 @@ class Client:
 
     def _break_silence(self) -> None:
         if not self.gone:
-            self._comment = asyncio.create_task(self._send_part(sse.KEEP_ALIVE, more=True))
-            self.keep_alive(self._silence_seconds)
+            self._comment = asyncio.create_task(self._send_part(self._silence_breaker, more=True))
+            self._await_silence()
 
     async def _watch(self) -> None:
         while True:

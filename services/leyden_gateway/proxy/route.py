@@ -118,10 +118,11 @@ async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, err
         if client.streaming:
             await client.stream(protocol.error_event(status, message), last=True)
         return
-    param, code = (error.param, error.code) if isinstance(error, AgentError) else (None, None)
-    body = protocol.problem(status, message, param=param, code=code)
     if isinstance(error, RunPaused):
-        body |= {"error": "gateway paused", "reason": error.pause.reason}
+        body = protocol.paused(message, error.pause.reason)
+    else:
+        param, code = (error.param, error.code) if isinstance(error, AgentError) else (None, None)
+        body = protocol.problem(status, message, param=param, code=code)
     await client.respond(status, orjson.dumps(body), headers)
 
 

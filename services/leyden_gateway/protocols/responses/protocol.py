@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-import orjson
-
-from leyden_gateway.protocols import sse
-from leyden_gateway.protocols.openai import OpenAIErrors
+from leyden_gateway.protocols.openai import OpenAIManners
 from leyden_gateway.protocols.over_chat import OverChat
 from leyden_gateway.protocols.protocol import JSON, AgentError, Recall
 from leyden_gateway.protocols.responses.envelope import Envelope, noted
@@ -19,7 +16,7 @@ from leyden_gateway.protocols.responses.request import to_chat
 PATH = "openai/v1/responses"
 
 
-class Responses(OpenAIErrors, OverChat):
+class Responses(OpenAIManners, OverChat):
     """One call: it has an id from the start, and remembers how far its stream has come."""
 
     path = PATH
