@@ -227,6 +227,7 @@ def test_no_log_line_holds_a_key(capfd, settings):
 def _routes(settings) -> list[tuple[str, str]]:
     """Every method and address of the OpenAPI document, with r1, attempt 0 and run default filled in."""
     values = {"rollout_id": "r1", "attempt": "0", "run": "default", "mode": "train", "path": "chat/completions"}
+    values["response_id"] = "resp_1"
     document = create_app(settings).openapi()
     return [
         (method.upper(), re.sub(r"{(\w+)}", lambda match: values[match[1]], path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leyden_gateway.protocols import PROTOCOLS
+from leyden_gateway.protocols.responses import PATH as RESPONSES
 from leyden_gateway.proxy.sampling import Mode
 
 JSON = dict[str, Any]
@@ -19,6 +20,7 @@ def complete(document: JSON) -> JSON:
     for path, protocol in PROTOCOLS.items():
         paths[f"{_ATTEMPT}/{path}"] = {"post": _call(protocol.upstream_path)}
     paths[f"{_ATTEMPT}/openai/v1/models"] = {"get": _listing()}
+    paths[f"{_ATTEMPT}/{RESPONSES}/{{response_id}}"] = {"get": _again()}
     document.setdefault("components", {})["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -56,17 +58,30 @@ def _listing() -> JSON:
     }
 
 
+def _again() -> JSON:
+    return {
+        "tags": ["model calls"],
+        "summary": "Read an answer of the attempt again, as the record gives it; not a call, and not recorded",
+        "parameters": [*_parameters(), {"name": "response_id", "in": "path", "required": True, "schema": _TEXT}],
+        "responses": {
+            "200": {"description": "The provider's answer", "content": {"application/json": {}}},
+            "404": {"description": "The attempt has no such answer"},
+        },
+    }
+
+
 def _parameters() -> list[JSON]:
-    texts: JSON = {"type": "string"}
     return [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in {
-            "rollout_id": texts,
-            "attempt": texts,
+            "rollout_id": _TEXT,
+            "attempt": _TEXT,
             "mode": {"type": "string", "enum": [mode.value for mode in Mode]},
         }.items()
     ]
 
+
+_TEXT: JSON = {"type": "string"}
 
 _ERRORS = {
     "400": "Not a JSON object, or refused upstream",

@@ -1,6 +1,7 @@
 """The upstream half of every protocol that is forwarded as a chat completion.
 
-Invariant: what is sent, checked, put together and recorded is the same as for a chat call; only the agent's side differs.
+Invariant: what is sent, checked, put together and recorded is the same as for a chat call; only
+the agent's side differs.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ class ModelCall:
         asked: JSON,
         raw: bytes,
     ) -> None:
-        """`protocol` serves this call alone; `nonce` is that of an agent's token, None for the admin; `asked` is `raw` decoded."""
+        """`protocol` serves this call alone; `nonce` is that of an agent's token, None for the admin; `asked` is `raw`,
+        decoded.
+        """
         self._gateway = gateway
         self._client = client
         self._protocol = protocol

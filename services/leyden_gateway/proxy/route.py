@@ -31,7 +31,7 @@ _log = structlog.get_logger("leyden.gateway.route")
 _PREFIX = "/proxy/rollout/"
 _ADDRESS = re.compile(r"/proxy/rollout/([^/]+)/attempt/([^/]+)/mode/([^/]+)/(.+)")
 _MODELS = re.compile(r"openai/v1/models(?:/(.+))?")
-_RESPONSE = re.compile(r"openai/v1/responses/([^/]+)")
+_RESPONSE = re.compile(r"openai/v1/responses/(resp_[^/]+)")
 _CHAT = PROTOCOLS["openai/v1/chat/completions"]
 
 
@@ -62,7 +62,9 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
             await _list_models(gateway, client, address, models[1])
             return
         response = _RESPONSE.fullmatch(address.path)
-        if scope["method"] == "GET" and response is not None:
+        if response is not None:
+            if scope["method"] != "GET":
+                raise MethodNotAllowed(scope["method"], scope["path"])
             await give_response(gateway, client, caller, address.rollout_id, address.attempt, response[1])
             return
         protocol = _protocol(address.path).for_call()

@@ -38,7 +38,7 @@ class Conversation:
             self.add({"role": "user", "content": given}, "input")
             return
         if not isinstance(given, list):
-            raise AgentError(f"Invalid type for 'input': expected a string or an array, got {given!r:.100}", param="input")
+            raise AgentError("Invalid type for 'input': expected a string or an array.", param="input")
         for place, item in enumerate(given):
             self.add(item, f"input[{place}]")
 
@@ -63,9 +63,10 @@ class Conversation:
         if role == "assistant":
             self._said(_spoken(content, f"{where}.content"))
             return
-        if role not in _ROLES:
+        known = _ROLES.get(role) if isinstance(role, str) else None
+        if known is None:
             raise AgentError(f"Invalid role: {role!r:.100}.", param=f"{where}.role")
-        self._append({"role": _ROLES[role], "content": _content(content, f"{where}.content")})
+        self._append({"role": known, "content": _content(content, f"{where}.content")})
 
     def _said(self, text: str) -> None:
         message = self._assistant
@@ -164,10 +165,12 @@ def _spoken(content: Any, where: str) -> str:
         raise AgentError(f"Invalid type for '{where}': expected a string or an array.", param=where)
     texts = []
     for place, part in enumerate(content):
-        kind = _object(part, f"{where}[{place}]").get("type")
-        if kind not in _SPOKEN:
-            raise AgentError(f"An assistant's content of type {kind!r:.100} is not supported.", param=f"{where}[{place}]")
-        texts.append(_text(part.get(_SPOKEN[kind]), f"{where}[{place}].{_SPOKEN[kind]}"))
+        here = f"{where}[{place}]"
+        kind = _object(part, here).get("type")
+        key = _SPOKEN.get(kind) if isinstance(kind, str) else None
+        if key is None:
+            raise AgentError(f"An assistant's content of type {kind!r:.100} is not supported.", param=f"{here}.type")
+        texts.append(_text(part.get(key), f"{here}.{key}"))
     return "".join(texts)
 
 

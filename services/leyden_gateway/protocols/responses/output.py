@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from leyden_gateway.protocols.protocol import JSON
 
@@ -21,7 +21,7 @@ class OutputItem(ABC):
     prefix: str
     events: str
     """What the types of its delta and done events begin with."""
-    bare: JSON
+    bare: ClassVar[JSON]
     """What it holds where its text belongs, before any of it."""
 
     def __init__(self, response_id: str, index: int) -> None:
@@ -71,12 +71,12 @@ class OutputItem(ABC):
 class _WithPart(OutputItem):
     """An item whose text is a part of its content, the only one."""
 
-    bare: JSON = {"content": []}
+    bare: ClassVar[JSON] = {"content": []}
     part_type: str
     text_key = "text"
-    blank: JSON = {}
+    blank: ClassVar[JSON] = {}
     """What the part holds beside its text."""
-    beside: JSON = {}
+    beside: ClassVar[JSON] = {}
     """What its text's events hold beside the text."""
 
     def _opening(self) -> list[JSON]:
@@ -113,8 +113,8 @@ class Text(_WithPart):
     """A message with a text."""
 
     prefix, events, part_type = "msg", "response.output_text", "output_text"
-    blank: JSON = {"annotations": [], "logprobs": []}
-    beside: JSON = {"logprobs": []}
+    blank: ClassVar[JSON] = {"annotations": [], "logprobs": []}
+    beside: ClassVar[JSON] = {"logprobs": []}
 
     def item(self, status: str) -> JSON:
         content = [self._part(self.text)]
@@ -125,15 +125,15 @@ class Refusal(Text):
     """A message with a refusal."""
 
     events, part_type, text_key = "response.refusal", "refusal", "refusal"
-    blank: JSON = {}
-    beside: JSON = {}
+    blank: ClassVar[JSON] = {}
+    beside: ClassVar[JSON] = {}
 
 
 class FunctionCall(OutputItem):
     """A call; its text is its arguments."""
 
     prefix, events = "fc", "response.function_call_arguments"
-    bare: JSON = {"arguments": ""}
+    bare: ClassVar[JSON] = {"arguments": ""}
 
     def __init__(self, response_id: str, index: int) -> None:
         super().__init__(response_id, index)

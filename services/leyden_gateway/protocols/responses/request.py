@@ -16,7 +16,16 @@ from leyden_gateway.protocols.responses.items import Conversation
 _RENAMED = {"max_output_tokens": "max_completion_tokens"}
 
 _TRANSLATED = frozenset(
-    {"input", "instructions", "previous_response_id", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"}
+    {
+        "input",
+        "instructions",
+        "previous_response_id",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "text",
+        "reasoning",
+    }
 )
 
 _TOLERATED = frozenset(
@@ -44,7 +53,16 @@ _REFUSED = frozenset(
 """Parameters that ask for what the gateway doesn't do, unless they are null, false or empty."""
 
 _CHATS_OWN = frozenset(
-    {"messages", "max_tokens", "max_completion_tokens", "n", "response_format", "functions", "function_call", "logprobs"}
+    {
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "response_format",
+        "functions",
+        "function_call",
+        "logprobs",
+    }
 )
 """Names that mean something to chat completions and nothing to Responses."""
 
@@ -95,7 +113,7 @@ def _refuse_unsupported(asked: JSON) -> None:
 
 
 def _unsupported(name: str, how: str = "") -> AgentError:
-    return AgentError(f"Unsupported parameter: '{name}'{how} is not supported.", param=name, code="unsupported_parameter")
+    return AgentError(f"Unsupported parameter: '{name}'{how}.", param=name, code="unsupported_parameter")
 
 
 def _messages(asked: JSON, earlier: list[JSON]) -> list[JSON]:
