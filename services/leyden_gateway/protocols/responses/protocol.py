@@ -37,7 +37,7 @@ class Responses(OpenAIManners, OverChat):
             call = await recall(lambda data: is_response(data, previous))
             if call is None:
                 raise AgentError(
-                    f"Previous response with id '{previous}' not found.",
+                    f"Previous response with id {previous!r:.200} not found.",
                     param="previous_response_id",
                     code="previous_response_not_found",
                 )

@@ -107,7 +107,10 @@ def _refuse_unsupported(asked: JSON) -> None:
         raise _unsupported("truncation", f" with the value {asked['truncation']!r:.100}")
     if asked.get("top_logprobs"):
         raise _unsupported("top_logprobs")
-    if _OUTPUT_LOG_PROBS in (asked.get("include") or ()):
+    include = asked.get("include") or []
+    if not isinstance(include, list):
+        raise AgentError("Invalid type for 'include': expected an array.", param="include")
+    if _OUTPUT_LOG_PROBS in include:
         raise _unsupported("include", f" with {_OUTPUT_LOG_PROBS}")
     _part_of(asked, "metadata")
 
