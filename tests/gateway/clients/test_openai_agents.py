@@ -13,8 +13,8 @@ from tests.gateway.stub import TEXT
 agents = pytest.importorskip("agents")
 
 CALLS = [
-    {"id": f"call-{number}", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": %d}' % number}}
-    for number in (2, 3)
+    {"id": f"call-{b}", "type": "function", "function": {"name": "add", "arguments": f'{{"a": 2, "b": {b}}}'}}
+    for b in (2, 3)
 ]
 
 
