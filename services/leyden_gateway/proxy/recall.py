@@ -7,8 +7,8 @@ from leyden.triplet import MODEL_REQUEST
 from leyden_gateway.protocols.openai import finish_reasons
 from leyden_gateway.protocols.protocol import JSON, Wanted
 
-_PAGE = 8
-"""Entries read at once; what is looked for is nearly always the last call."""
+_FIRST_PAGE, _PAGE = 2, 8
+"""Entries read at once; what is looked for is nearly always the last call, and each is large."""
 
 
 async def recall(run: RunLog, rollout_id: str, attempt: str, wanted: Wanted) -> JSON | None:
@@ -17,12 +17,12 @@ async def recall(run: RunLog, rollout_id: str, attempt: str, wanted: Wanted) -> 
     Raises:
         LogUnavailable
     """
-    before = "+"
-    while page := await run.events.newest(rollout_id, _PAGE, before=before):
+    before, count = "+", _FIRST_PAGE
+    while page := await run.events.newest(rollout_id, count, before=before):
         for entry in page:
             if entry.kind == "event" and entry.attempt == attempt and entry.event_type == MODEL_REQUEST:
                 data = entry.data or {}
                 if data.get("status") == "ok" and wanted(data) and "abort" not in finish_reasons(data["response"]):
                     return data
-        before = page[-1].entry
+        before, count = page[-1].entry, _PAGE
     return None

@@ -278,6 +278,25 @@ async def test_a_stream_that_breaks_raises_and_is_not_complete(sdk, served, defa
         await sdk.responses.retrieve(event.data["original"]["id"])
 
 
+async def test_a_stream_whose_rollout_ends_is_not_complete(sdk, served, api):
+    gates = [asyncio.Event() for _ in range(3)]
+    served.otherwise = stub.paced(gates)
+    stream = await sdk.responses.create(model="gpt", input="hi", stream=True)
+    for _ in range(5):
+        event = await anext(stream)
+    assert event.type == "response.output_text.delta"
+    await api.patch("/api/rollouts/r1", json={"status": {"state": "failed"}})
+    for gate in gates:
+        gate.set()
+
+    async def read() -> None:
+        async for event in stream:
+            assert event.type != "response.completed"
+
+    with pytest.raises(openai.APIError):
+        await read()
+
+
 async def test_what_upstream_refuses_reaches_the_agent_as_it_was(sdk, served):
     served.otherwise = stub.status(400, {"error": {"message": "max_tokens is too large", "code": 400}})
     with pytest.raises(openai.BadRequestError, match="max_tokens is too large"):
