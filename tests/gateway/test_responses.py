@@ -37,6 +37,7 @@ calls = st.lists(
     ),
     max_size=3,
 )
+anything = st.none() | st.booleans() | st.integers(0, 9) | texts | st.just([]) | st.just({}) | st.just([7])
 reasons = st.sampled_from(["stop", "length", "tool_calls", "content_filter"])
 
 
@@ -152,6 +153,32 @@ def test_a_stream_in_any_order_says_all_that_the_unstreamed_answer_says(deltas, 
     mine, theirs = said(streamed), said(whole)
     assert {kind: text for kind, text in mine.items() if text} == {kind: text for kind, text in theirs.items() if text}
     assert streamed == whole
+
+
+@given(
+    choice=st.fixed_dictionaries(
+        {},
+        optional={
+            "message": st.none()
+            | st.fixed_dictionaries(
+                {},
+                optional={
+                    "content": anything,
+                    "reasoning": anything,
+                    "tool_calls": anything
+                    | st.lists(
+                        anything
+                        | st.fixed_dictionaries({}, optional={"index": anything, "id": anything, "function": anything})
+                    ),
+                },
+            ),
+            "finish_reason": anything,
+        },
+    ),
+    usage=anything | st.fixed_dictionaries({}, optional={"prompt_tokens": anything, "prompt_tokens_details": anything}),
+)
+def test_an_answer_of_any_shape_becomes_a_response(choice, usage):
+    Response.model_validate(ENVELOPE.whole({"choices": [choice], "usage": usage}), strict=True)
 
 
 @given(text=texts, reasoning=st.none() | texts, calls=calls)

@@ -4,6 +4,7 @@ Invariants:
 - items don't overlap: one ends before the next is shown, as OpenAI streams them;
 - an agent may act on a function call once it has ended, so none ends before the whole answer does, and what comes after
   it waits;
+- what has not the shape of a text or a call is not shown: it is on record, and nobody could read it;
 - an answer without text and calls holds an empty message, so that its reader finds one.
 """
 
@@ -42,8 +43,11 @@ class Composition:
             if not self._items or type(self._items[-1]) is not kind:
                 self._items.append(kind(self._response_id, len(self._items)))
             self._items[-1].add(text)
-        for place, call in enumerate(delta.get("tool_calls") or []):
-            self._feed_call(call.get("index", place), call)
+        calls = delta.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            if isinstance(call, dict):
+                index = call.get("index")
+                self._feed_call(index if type(index) is int else place, call)
 
     def show(self) -> list[JSON]:
         """The events for what may be seen before the answer is complete and has not been."""
@@ -74,13 +78,14 @@ class Composition:
         return [item.item(status if item is self._items[-1] else COMPLETED) for item in self._items]
 
     def _feed_call(self, index: int, part: JSON) -> None:
-        function = part.get("function") or {}
+        function = part.get("function")
+        function = function if isinstance(function, dict) else {}
         call = self._calls.get(index)
         if call is None:
             call = self._calls[index] = FunctionCall(self._response_id, len(self._items))
             self._items.append(call)
         call.name += _text(function.get("name"))
-        call.call_id = call.call_id or part.get("id")
+        call.call_id = call.call_id or _text(part.get("id"))
         if arguments := _text(function.get("arguments")):
             call.add(arguments)
 

@@ -68,9 +68,8 @@ class Envelope:
 
     def ended(self, output: Composition, finish_reason: Any, model: Any, usage: Any) -> JSON:
         """The Response when all is there."""
-        reason = _ENDS_EARLY.get(finish_reason)
         status = status_of(finish_reason)
-        details = {"reason": reason} if reason else None
+        details = {"reason": _ENDS_EARLY[finish_reason]} if status == INCOMPLETE else None
         return self._around(
             status, model, output=output.output(status), usage=_usage(usage), incomplete_details=details
         )
@@ -84,7 +83,8 @@ class Envelope:
         """The Response for a whole chat completion."""
         choice = response["choices"][0]
         output = Composition(self.response_id)
-        output.feed(choice.get("message") or {})
+        message = choice.get("message")
+        output.feed(message if isinstance(message, dict) else {})
         output.complete()
         return self.ended(output, choice.get("finish_reason"), response.get("model"), response.get("usage"))
 
@@ -114,7 +114,7 @@ class Envelope:
 
 def status_of(finish_reason: Any) -> str:
     """How an answer ended that ended so."""
-    return INCOMPLETE if finish_reason in _ENDS_EARLY else COMPLETED
+    return INCOMPLETE if isinstance(finish_reason, str) and finish_reason in _ENDS_EARLY else COMPLETED
 
 
 def _given(text: Any) -> JSON:
@@ -124,12 +124,19 @@ def _given(text: Any) -> JSON:
 def _usage(usage: Any) -> JSON | None:
     if not isinstance(usage, dict):
         return None
-    prompt, completion = (usage.get(f"{kind}_tokens_details") or {} for kind in ("prompt", "completion"))
-    took, gave = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    took, gave = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
     return {
         "input_tokens": took,
-        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens") or 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": gave,
-        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
-        "total_tokens": usage.get("total_tokens") or took + gave,
+        "output_tokens_details": {
+            "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens")
+        },
+        "total_tokens": _count(usage, "total_tokens") or took + gave,
     }
+
+
+def _count(counts: Any, name: str) -> int:
+    count = counts.get(name) if isinstance(counts, dict) else None
+    return count if type(count) is int else 0

@@ -138,7 +138,7 @@ class FunctionCall(OutputItem):
     def __init__(self, response_id: str, index: int) -> None:
         super().__init__(response_id, index)
         self.name = ""
-        self.call_id: str | None = None
+        self.call_id = ""
 
     def item(self, status: str) -> JSON:
         return {

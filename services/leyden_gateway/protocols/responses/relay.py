@@ -30,13 +30,17 @@ class ResponsesRelay:
         self._model: Any = None
         self._usage: Any = None
         self._finish_reason: Any = None
+        self._index: Any = None
 
     def feed(self, chunk: JSON) -> bytes:
         self._model = self._model or chunk.get("model")
         self._usage = chunk.get("usage") or self._usage
         # Responses knows one choice; others come only from a server that gives more than it is asked for.
         for choice in chunk.get("choices") or ():
-            if choice.get("index", 0) == 0:
+            index = choice.get("index", 0)
+            if self._index is None:
+                self._index = index
+            if index == self._index:
                 self._finish_reason = self._finish_reason or choice.get("finish_reason")
                 self._output.feed(choice.get("delta") or {})
         return self._say(self._output.show()) if self._finish_reason is None else b""
