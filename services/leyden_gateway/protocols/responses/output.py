@@ -96,6 +96,8 @@ class _WithPart(OutputItem):
 
 
 class Reasoning(_WithPart):
+    """What the model thought before it answered."""
+
     prefix, events, part_type = "rs", "response.reasoning_text", "reasoning_text"
 
     def item(self, status: str) -> JSON:
