@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -22,6 +22,9 @@ from tests.gateway import stub
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ASKED = {"model": "m", "input": "hi", "instructions": "Be brief.", "temperature": 0.3, "reasoning": {"effort": "low"}}
 ENVELOPE = Envelope(noted(ASKED, "resp_1", 1_700_000_000), to_chat(ASKED, []) | {"temperature": 1.0})
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine draws its first examples slowly."""
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 calls = st.lists(
@@ -83,6 +86,7 @@ def said_by(item: dict) -> str:
     return part.get("text", part.get("refusal"))
 
 
+@unhurried
 @given(text=texts, reasoning=st.none() | texts, calls=calls, reason=reasons, usage=st.booleans())
 def test_a_stream_ends_as_the_unstreamed_answer_is(text, reasoning, calls, reason, usage):
     body = {"messages": [], "logprobs": True, "return_token_ids": True, "model": "m"}
@@ -127,6 +131,7 @@ pieces = st.lists(
 )
 
 
+@unhurried
 @given(deltas=pieces, with_end=st.booleans())
 def test_a_stream_in_any_order_says_all_that_the_unstreamed_answer_says(deltas, with_end):
     top = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -155,6 +160,7 @@ def test_a_stream_in_any_order_says_all_that_the_unstreamed_answer_says(deltas, 
     assert streamed == whole
 
 
+@unhurried
 @given(
     choice=st.fixed_dictionaries(
         {},
@@ -181,6 +187,7 @@ def test_an_answer_of_any_shape_becomes_a_response(choice, usage):
     Response.model_validate(ENVELOPE.whole({"choices": [choice], "usage": usage}), strict=True)
 
 
+@unhurried
 @given(text=texts, reasoning=st.none() | texts, calls=calls)
 def test_items_that_are_sent_back_are_the_message_that_was_sampled(text, reasoning, calls):
     answer = stub.chat_response({"messages": []}, text, reasoning=reasoning, tool_calls=calls or None)
@@ -338,6 +345,7 @@ junk = st.recursive(
 )
 
 
+@unhurried
 @given(
     asked=st.dictionaries(
         st.sampled_from(
