@@ -19,7 +19,9 @@ def complete(document: JSON) -> JSON:
     paths: JSON = document["paths"]
     for path, protocol in PROTOCOLS.items():
         paths[f"{_ATTEMPT}/{path}"] = {"post": _call(protocol.upstream_path)}
-    paths[f"{_ATTEMPT}/openai/v1/models"] = {"get": _listing()}
+    for provider in ("openai", "anthropic"):
+        paths[f"{_ATTEMPT}/{provider}/v1/models"] = {"get": _listing()}
+    paths[f"{_ATTEMPT}/anthropic/v1/messages/count_tokens"] = {"post": _count()}
     paths[f"{_ATTEMPT}/{RESPONSES}/{{response_id}}"] = {"get": _again()}
     document.setdefault("components", {})["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -66,6 +68,19 @@ def _again() -> JSON:
         "responses": {
             "200": {"description": "The provider's answer", "content": {"application/json": {}}},
             "404": {"description": "The attempt has no such answer"},
+        },
+    }
+
+
+def _count() -> JSON:
+    return {
+        "tags": ["model calls"],
+        "summary": "Count a prompt's tokens by the model server's tokenizer; not a call, and not recorded",
+        "parameters": _parameters(),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+        "responses": {
+            "200": {"description": "The provider's answer", "content": {"application/json": {}}},
+            **{status: {"description": reason} for status, reason in _ERRORS.items() if status not in ("409", "429")},
         },
     }
 

@@ -1,7 +1,6 @@
 """The upstream half of every protocol that is forwarded as a chat completion.
 
-Invariant: what is sent, checked, put together and recorded is the same as for a chat call; only
-the agent's side differs.
+Invariant: what is sent, checked, put together and recorded is what a chat call has; only the agent's side differs.
 """
 
 from __future__ import annotations

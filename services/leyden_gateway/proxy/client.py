@@ -2,8 +2,7 @@
 
 Invariants:
 - a response starts once; after that an error is an event of the stream, never a second response;
-- a stream on which nothing was sent for a while gets a comment or a ping, so that neither client nor proxies give it
-  up;
+- a stream on which nothing was sent for a while gets a comment or a ping, so that nobody on the way gives it up;
 - when the client goes away, work that was given patience is cut short, and everything else goes on.
 """
 

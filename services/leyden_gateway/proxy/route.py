@@ -6,7 +6,6 @@ A plain ASGI application, since this is the hot path; everything else goes throu
 from __future__ import annotations
 
 import re
-import time
 from typing import NamedTuple
 
 import orjson
@@ -23,6 +22,8 @@ from leyden_gateway.problems import MethodNotAllowed, NoSuchRoute, problem
 from leyden_gateway.protocols import PROTOCOLS, AgentError, ModelProtocol
 from leyden_gateway.proxy.call import ModelCall
 from leyden_gateway.proxy.client import Client, ClientGone
+from leyden_gateway.proxy.count_tokens import count_tokens
+from leyden_gateway.proxy.model_list import list_models
 from leyden_gateway.proxy.sampling import Mode
 from leyden_gateway.proxy.stored import give_response
 
@@ -30,9 +31,11 @@ _log = structlog.get_logger("leyden.gateway.route")
 
 _PREFIX = "/proxy/rollout/"
 _ADDRESS = re.compile(r"/proxy/rollout/([^/]+)/attempt/([^/]+)/mode/([^/]+)/(.+)")
-_MODELS = re.compile(r"openai/v1/models(?:/(.+))?")
+_MODELS = re.compile(r"(openai|anthropic)/v1/models(?:/(.+))?")
 _RESPONSE = re.compile(r"openai/v1/responses/(resp_[^/]+)")
+_COUNT_TOKENS = "anthropic/v1/messages/count_tokens"
 _CHAT = PROTOCOLS["openai/v1/chat/completions"]
+_MESSAGES = PROTOCOLS["anthropic/v1/messages"]
 
 
 class Address(NamedTuple):
@@ -52,20 +55,12 @@ def is_model_address(scope: Scope) -> bool:
 async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a model address, as ASGI; whatever goes wrong is answered too."""
     client = Client(scope, receive, send)
-    protocol = _CHAT
+    protocol = _provider(scope["path"])
     try:
         caller = gateway.access.caller(client.headers)
         address = _address(scope["path"])
         allow(caller, address.rollout_id, address.attempt, Right.CALL)
-        models = _MODELS.fullmatch(address.path)
-        if scope["method"] == "GET" and models is not None:
-            await _list_models(gateway, client, address, models[1])
-            return
-        response = _RESPONSE.fullmatch(address.path)
-        if response is not None:
-            if scope["method"] != "GET":
-                raise MethodNotAllowed(scope["method"], scope["path"])
-            await give_response(gateway, client, caller, address.rollout_id, address.attempt, response[1])
+        if await _answered_aside(gateway, client, scope["method"], caller, address):
             return
         protocol = _protocol(address.path).for_call()
         if scope["method"] != "POST":
@@ -77,6 +72,23 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
         await _refuse(gateway, client, protocol, error)
     finally:
         client.leave()
+
+
+async def _answered_aside(gateway: Gateway, client: Client, method: str, caller: Caller, address: Address) -> bool:
+    """Answer what clients ask beside their calls; False if it is none of that."""
+    rollout_id, path = address.rollout_id, address.path
+    if method == "GET" and (models := _MODELS.fullmatch(path)):
+        await list_models(gateway, client, models[1], rollout_id, models[2])
+    elif method == "GET" and (response := _RESPONSE.fullmatch(path)):
+        await give_response(gateway, client, caller, rollout_id, address.attempt, response[1])
+    elif method == "POST" and path == _COUNT_TOKENS:
+        asked = _object(await client.body(gateway.settings.max_body_bytes))
+        await count_tokens(gateway, client, rollout_id, asked)
+    elif _RESPONSE.fullmatch(path) or path == _COUNT_TOKENS:
+        raise MethodNotAllowed(method, path)
+    else:
+        return False
+    return True
 
 
 async def _call(gateway: Gateway, client: Client, protocol: ModelProtocol, caller: Caller, address: Address) -> None:
@@ -92,21 +104,6 @@ async def _call(gateway: Gateway, client: Client, protocol: ModelProtocol, calle
         asked=_object(raw),
         raw=raw,
     ).serve()
-
-
-async def _list_models(gateway: Gateway, client: Client, address: Address, name: str | None) -> None:
-    """Answer a client that looks which models there are; no call, and not recorded."""
-    location = await gateway.locations.locate(address.rollout_id)
-    view = await gateway.views.recent(location.run)
-    names = [view.settings.model] if view.settings.model else sorted({model.model for model in view.models})
-    cards = [{"id": each, "object": "model", "created": int(time.time()), "owned_by": "leyden"} for each in names]
-    if name is None:
-        await client.respond(200, orjson.dumps({"object": "list", "data": cards}))
-        return
-    card = next((card for card in cards if card["id"] == name), None)
-    if card is None:
-        raise NoSuchRoute(f"The model '{name}' does not exist; there are {names}")
-    await client.respond(200, orjson.dumps(card))
 
 
 async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, error: Exception) -> None:
@@ -144,6 +141,12 @@ def _address(path: str) -> Address:
     if not is_name(attempt):
         raise AgentError(f"{attempt[:200]!r} is not a valid attempt id")
     return Address(rollout_id, attempt, Mode(mode), rest)
+
+
+def _provider(path: str) -> ModelProtocol:
+    """The protocol in whose shape errors are said to who calls this path, whatever it names."""
+    match = _ADDRESS.fullmatch(path)
+    return _MESSAGES if match is not None and match[4].startswith("anthropic/") else _CHAT
 
 
 def _protocol(path: str) -> ModelProtocol:
