@@ -177,6 +177,7 @@ class StubModel:
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/{path:.*}", self._handle)
+        app.router.add_post("/{path:tokenize}", self._handle)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -212,6 +213,9 @@ def answer(text: str = TEXT, *, change: Callable[[JSON], object] = lambda _: Non
     """Answer with a text, streamed if asked; `change` may spoil the response first."""
 
     async def script(body: JSON, request: web.Request) -> web.StreamResponse:
+        if request.match_info["path"] == "tokenize":
+            ids = prompt_ids(body)
+            return _json(200, {"count": len(ids), "max_model_len": 512, "tokens": ids, "token_strs": None})
         chat = request.match_info["path"] == "chat/completions"
         response = chat_response(body, text, **more) if chat else completion_response(body, text, **more)
         change(response)
