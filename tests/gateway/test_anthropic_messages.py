@@ -18,7 +18,11 @@ from tests.gateway.stub import MODEL, TEXT
 from tests.gateway.test_calls import calls_of
 
 QUESTION = "what is two and two"
-ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {"a": {"type": "number"}}}}
+ADD = {
+    "name": "add",
+    "description": "Adds.",
+    "input_schema": {"type": "object", "properties": {"a": {"type": "number"}}},
+}
 CALL = {"id": "call-1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
@@ -65,7 +69,12 @@ async def test_a_message_is_recorded_as_the_chat_call_that_it_was_made_of(api, s
     assert len(triplet["response_log_probs"]) == 4
     message = Message.model_validate(answer.json(), strict=True)
     assert [(block.type, block.text) for block in message.content if block.type == "text"] == [("text", TEXT)]
-    assert (message.stop_reason, message.stop_sequence, message.role, message.model) == ("end_turn", None, "assistant", MODEL)
+    assert (message.stop_reason, message.stop_sequence, message.role, message.model) == (
+        "end_turn",
+        None,
+        "assistant",
+        MODEL,
+    )
     assert (message.usage.input_tokens, message.usage.output_tokens) == (len(triplet["prompt_token_ids"]), 4)
     assert "token_ids" not in answer.text
 
@@ -219,9 +228,9 @@ async def test_what_an_agent_asks_of_its_thinking_is_followed_where_it_can_be_an
     assert "chat_template_kwargs" not in free
     assert off["stop"] == ["\n\nHuman:"]
     assert (off["top_k"], off["top_p"]) == (-1, 1.0)
-    asked = (await calls_of(default))[1]["asked"]
-    assert asked["thinking"] == {"type": "enabled", "budget_tokens": 1024}
-    assert (asked["top_k"], asked["top_p"]) == (5, 0.5)
+    call = (await calls_of(default))[1]
+    assert call["original"] == {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    assert (call["asked"]["top_k"], call["asked"]["top_p"]) == (5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +283,10 @@ async def test_arguments_that_are_no_object_stand_in_an_object_as_they_are(api, 
         (ask(n=2), "n: "),
         (ask(temperature="hot"), "temperature"),
         (ask([{"type": "document", "source": {}}]), "messages.0.user.content.0"),
-        (ask([{"type": "image", "source": {"type": "file", "file_id": "f"}}]), "messages.0.user.content.0.image.source"),
+        (
+            ask([{"type": "image", "source": {"type": "file", "file_id": "f"}}]),
+            "messages.0.user.content.0.image.source",
+        ),
         (ask(tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tools.0"),
         (ask(tool_choice={"type": "any"}), "tool_choice"),
         (ask(tools=[ADD], tool_choice={"type": "tool", "name": "sub"}), "tool_choice.name"),
@@ -292,6 +304,16 @@ async def test_what_cant_be_done_is_refused_by_the_name_of_its_parameter(api, se
     assert (said["type"], said["error"]["type"]) == ("error", "invalid_request_error")
     assert said["error"]["message"].startswith(named)
     assert served.requests == []
+
+
+async def test_a_conversation_that_is_to_be_kept_here_is_refused_as_clients_understand(api, served, default):
+    await create(api)
+
+    answer = await post(api, ask(thread={"type": "create"}))
+
+    assert _type(answer, 400) == "invalid_request_error"
+    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    assert (await calls_of(default), (await default.pause.state()).inflight) == ([], 0)
 
 
 async def test_every_error_has_the_providers_shape(api, served, default, settings, url):
@@ -387,7 +409,9 @@ async def test_a_retry_gets_the_answer_that_its_first_call_missed(api, served, d
 
     again = await api.post(f"{base()}/v1/messages", json=ask(stream=True), headers={"idempotency-key": "k"})
 
-    text = "".join(data["delta"].get("text", "") for name, data in events_of(again.text) if name == "content_block_delta")
+    text = "".join(
+        data["delta"].get("text", "") for name, data in events_of(again.text) if name == "content_block_delta"
+    )
     assert text == TEXT
     assert len(served.requests) == 1
 
@@ -422,7 +446,9 @@ async def test_tokens_that_cant_be_counted_are_a_clear_error(api, served, defaul
     assert _type(await post(api, body, path="messages/count_tokens"), 502) == "api_error"
     served.otherwise = stub.drop()
     assert _type(await post(api, body, path="messages/count_tokens"), 502) == "api_error"
-    assert _type(await post(api, body | {"max_tokens": 5}, path="messages/count_tokens"), 400) == "invalid_request_error"
+    assert (
+        _type(await post(api, body | {"max_tokens": 5}, path="messages/count_tokens"), 400) == "invalid_request_error"
+    )
     assert _type(await api.get(f"{base()}/v1/messages/count_tokens"), 405) == "invalid_request_error"
     assert await calls_of(default) == []
 
@@ -440,6 +466,8 @@ async def test_tokens_are_counted_by_another_server_when_one_is_away(api, served
         await api.post("/api/models", json=[{"model": MODEL, "endpoint": other.url}])
         for away in (served, other):
             away.otherwise = stub.drop()
-            answer = await post(api, {"model": "m", "messages": [{"role": "user", "content": "a b"}]}, path="messages/count_tokens")
+            answer = await post(
+                api, {"model": "m", "messages": [{"role": "user", "content": "a b"}]}, path="messages/count_tokens"
+            )
             assert answer.status_code == 200, answer.text
             away.otherwise = stub.answer()

@@ -36,9 +36,6 @@ class OpenAIManners:
     def paused(self, message: str, reason: str | None) -> JSON:
         return {"detail": message, "error": "gateway paused", "reason": reason}
 
-    def left_out(self, asked: JSON) -> JSON:
-        return {}
-
 
 class OneForAll:
     """The parts of a `ModelProtocol` that remembers nothing of a call: one object serves all of them."""

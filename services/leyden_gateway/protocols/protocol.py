@@ -107,10 +107,6 @@ class ModelProtocol(Protocol):
         """
         ...
 
-    def left_out(self, asked: JSON) -> JSON:
-        """What of the request was tolerated but has no upstream form, for the record."""
-        ...
-
     def capture(self, body: JSON, *, log_probs: bool, routed_experts: bool) -> None:
         """Make upstream report what is recorded: token ids always, the rest as the run says. Changes `body`."""
         ...

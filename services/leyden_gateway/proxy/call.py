@@ -179,7 +179,7 @@ class ModelCall:
         if not view.serving(model):
             raise NoServers(model)
         body = self._protocol.upstream_body(self._asked)
-        changed = apply_rules(body, view.settings, self._mode, model) | self._protocol.left_out(self._asked)
+        changed = apply_rules(body, view.settings, self._mode, model)
         training = self._mode is Mode.TRAIN
         self._protocol.capture(
             body,

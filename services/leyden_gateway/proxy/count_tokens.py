@@ -23,7 +23,7 @@ _PATH = "tokenize"
 _NONE = frozenset({404, 405, 501})
 
 
-async def count_tokens(gateway: Gateway, client: Client, protocol: ModelProtocol, rollout_id: str, asked: JSON) -> None:
+async def count_tokens(gateway: Gateway, client: Client, rollout_id: str, asked: JSON) -> None:
     """Answer with the number of tokens of a Messages prompt, as its call would count them.
 
     Servers are asked in turn until one answers; one without a tokenizer is 404, as an address that there is not.

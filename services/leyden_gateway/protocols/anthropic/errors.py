@@ -23,9 +23,10 @@ def error_type(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if 400 <= status < 500 else "api_error")
 
 
-def error_body(status: int, message: str) -> JSON:
-    """An error in the provider's shape."""
-    return {"type": "error", "error": {"type": error_type(status), "message": message}}
+def error_body(status: int, message: str, code: str | None = None) -> JSON:
+    """An error in the provider's shape, with its name of the fault, where it has one that clients know."""
+    details = {"details": {"error_code": code}} if code else {}
+    return {"type": "error", "error": {"type": error_type(status), "message": message, **details}}
 
 
 def refusal_body(status: int, response: JSON) -> JSON:

@@ -14,8 +14,8 @@ from leyden_gateway.protocols.openai import OneForAll
 from leyden_gateway.protocols.over_chat import OverChat
 from leyden_gateway.protocols.protocol import JSON
 
-_LEFT_OUT = ("thinking", "context_management")
-"""Parameters that would change the provider's sampling or prompt, and can't be followed to the letter here."""
+_NOT_SENT = ("thinking", "context_management", "metadata")
+"""Parameters that are tolerated, and that the upstream request does not hold as they were."""
 
 
 class Messages(OneForAll, OverChat):
@@ -27,8 +27,8 @@ class Messages(OneForAll, OverChat):
     def upstream_body(self, asked: JSON) -> JSON:
         return chat_body(read_request(asked))
 
-    def left_out(self, asked: JSON) -> JSON:
-        return {name: asked[name] for name in _LEFT_OUT if asked.get(name) is not None}
+    def original(self, asked: JSON) -> JSON:
+        return {name: asked[name] for name in _NOT_SENT if asked.get(name) is not None}
 
     def check(self, response: JSON, body: JSON) -> None:
         super().check(response, body)
@@ -41,7 +41,7 @@ class Messages(OneForAll, OverChat):
         return MessageRelay()
 
     def problem(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSON:
-        return {"detail": message, **error_body(status, message)}
+        return {"detail": message, **error_body(status, message, code)}
 
     def refusal(self, status: int, response: JSON) -> JSON:
         return refusal_body(status, response)

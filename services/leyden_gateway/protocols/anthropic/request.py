@@ -2,6 +2,7 @@
 
 Invariants:
 - a parameter or block that has no place here is refused by its name, and never dropped in silence;
+- state that the provider would keep between requests is refused in the way in which its clients go on without;
 - what only concerns the provider's own service (caching, tiers, billing) is tolerated and changes nothing.
 """
 
@@ -172,6 +173,8 @@ def read_request(asked: JSON) -> Request:
     Raises:
         AgentError: it is none, or asks for what can't be done here; the message names the parameter.
     """
+    if asked.get("thread") is not None:
+        raise AgentError("thread: no conversation is kept here; send it whole", code="thread_unsupported_request")
     return _read(Request, asked)
 
 

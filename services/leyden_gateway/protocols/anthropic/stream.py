@@ -45,7 +45,7 @@ class MessageRelay:
         self._open = ""
         self._calls = _Calls()
         self._call_opened = False
-        self._late: list[str] = []
+        self._late: list[tuple[str, str]] = []
         self._ended: JSON | None = None
         self._held: list[bytes] = []
 
@@ -73,8 +73,8 @@ class MessageRelay:
                 out += self._start("tool_use", block | {"input": {}})
             delta = {"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()}
             out.append(event("content_block_delta", index=self._index, delta=delta))
-        if self._late:
-            out += self._grow("text", "".join(self._late))
+        for kind, text in self._late:
+            out += self._grow(kind, text)
         out += self._stop()
         end = {"stop_reason": None, "stop_sequence": None} | stopped(self._ended or {}, calls)
         out += [event("message_delta", delta=end, usage=usage(self._counted)), event("message_stop")]
@@ -82,13 +82,13 @@ class MessageRelay:
 
     def _said(self, delta: JSON) -> list[bytes]:
         out = []
-        if (thought := reasoning(delta)) and isinstance(thought, str):
-            out += self._grow("thinking", thought)
-        if (text := delta.get("content")) and isinstance(text, str):
+        for kind, text in (("thinking", reasoning(delta)), ("text", delta.get("content"))):
+            if not text or not isinstance(text, str):
+                continue
             if self._call_opened:
-                self._late.append(text)
+                self._late.append((kind, text))
             else:
-                out += self._grow("text", text)
+                out += self._grow(kind, text)
         if parts := delta.get("tool_calls"):
             self._calls.feed(parts)
             if not self._call_opened and self._calls.first_is_named:

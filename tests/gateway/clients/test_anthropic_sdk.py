@@ -61,15 +61,13 @@ async def test_the_sdk_streams_to_the_message_that_it_gets_unstreamed(sdk, serve
     served.otherwise = stub.answer(reasoning="let me see", tool_calls=[CALL], finish_reason="tool_calls")
     whole = await sdk.messages.create(model="claude", max_tokens=64, messages=MESSAGES, tools=[ADD])
 
-    kinds = []
     async with sdk.messages.stream(model="claude", max_tokens=64, messages=MESSAGES, tools=[ADD]) as stream:
-        async for event in stream:
-            kinds.append(event.type)
+        kinds = {event.type async for event in stream}
         streamed = await stream.get_final_message()
 
     assert streamed.model_dump(exclude_none=True) == whole.model_dump(exclude_none=True)
     assert [block.type for block in streamed.content] == ["thinking", "text", "tool_use"]
-    assert {"thinking", "text", "input_json", "message_stop"} <= set(kinds)
+    assert {"thinking", "text", "input_json", "message_stop"} <= kinds
 
 
 async def test_the_sdk_streams_raw_events(sdk, served):
@@ -99,7 +97,7 @@ async def test_the_sdks_own_tool_loop_runs(sdk, served):
     served.scripts = [stub.answer("", tool_calls=[CALL], finish_reason="tool_calls")]
 
     @anthropic.beta_async_tool
-    async def add(a: float, b: float) -> str:
+    async def add(a: int, b: int) -> str:
         """Add two numbers."""
         return f"{a + b}"
 
@@ -107,6 +105,8 @@ async def test_the_sdks_own_tool_loop_runs(sdk, served):
     last = await runner.until_done()
 
     assert last.content[0].text == TEXT
+    # The loop first asks the provider to keep the conversation, and goes on without when it is told that it can't.
+    assert [sent["messages"][-1]["role"] for sent in served.requests] == ["user", "tool"]
     assert served.requests[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-1", "content": "4"}
 
 
@@ -141,10 +141,9 @@ async def test_the_sdk_sees_a_broken_stream_as_an_error(sdk, served):
     chunk = b'{"id": "1", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "the"}}]}'
     served.otherwise = stub.events(chunk, cut=True)
 
-    with pytest.raises(anthropic.APIStatusError, match="stream"):
-        async with sdk.messages.stream(model="claude", max_tokens=64, messages=MESSAGES) as stream:
-            async for _ in stream:
-                pass
+    async with sdk.messages.stream(model="claude", max_tokens=64, messages=MESSAGES) as stream:
+        with pytest.raises(anthropic.APIStatusError, match="stream"):
+            await stream.get_final_message()
 
 
 async def test_the_sdk_waits_out_a_pause(sdk, served, api):
