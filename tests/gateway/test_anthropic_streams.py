@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from leyden_gateway.protocols import AgentError
+from leyden_gateway.protocols import AgentError, Malformed
 from leyden_gateway.protocols.anthropic.messages import Messages
 from leyden_gateway.protocols.chat import ChatCompletions
 from tests.gateway import stub
@@ -102,6 +102,36 @@ def test_any_stream_whatever_its_order_says_the_same_as_the_unstreamed_answer(de
     whole = unstreamed(assembly.response())
     assert _joined(streamed.pop("content")) == _joined(whole.pop("content"))
     assert streamed == whole
+
+
+fields = st.none() | st.booleans() | st.integers(0, 2) | texts | st.lists(st.integers(0, 2), max_size=2)
+functions = fields | st.dictionaries(st.sampled_from(["name", "arguments"]), fields)
+parts = fields | st.fixed_dictionaries(
+    {}, optional={"index": st.integers(0, 1) | fields, "id": fields, "function": functions}
+)
+spoken = fields | st.fixed_dictionaries(
+    {}, optional={"content": fields, "reasoning": fields, "tool_calls": fields | st.lists(parts, max_size=2)}
+)
+pieces = st.fixed_dictionaries({"index": st.just(0)}, optional={"delta": spoken, "finish_reason": st.just("stop")})
+chunks = st.fixed_dictionaries(
+    {"choices": st.lists(pieces, max_size=2)}, optional={"usage": fields, "prompt_token_ids": fields, "id": fields}
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(sent=st.lists(chunks, max_size=4))
+def test_whatever_a_server_sends_is_relayed_or_malformed(sent):
+    assembly, relay = MESSAGES.assembly(), MESSAGES.relay(ASKED)
+    try:
+        for chunk in sent:
+            assembly.feed(chunk)
+            relay.feed(chunk)
+        MESSAGES.check(assembly.response(), {})
+    except Malformed:
+        return
+    relay.finish()
+    MESSAGES.answer(assembly.response(), ASKED)
+    MESSAGES.replay(assembly.response(), ASKED)
 
 
 def _joined(content: list[dict[str, Any]]) -> dict[str, Any]:

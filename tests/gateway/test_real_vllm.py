@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -54,6 +55,14 @@ async def seeded(log: Log, vllm: str) -> RunLog:
 async def sdk(api: httpx.AsyncClient, url: str, seeded: RunLog) -> AsyncIterator[openai.AsyncOpenAI]:
     await api.post("/api/runs/seeded/rollouts", json=[{"rollout_id": "r1", "input": 1}])
     async with openai.AsyncOpenAI(base_url=url + proxy("r1"), api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(api: httpx.AsyncClient, url: str, seeded: RunLog) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    await api.post("/api/runs/seeded/rollouts", json=[{"rollout_id": "r1", "input": 1}])
+    base = f"{url}{proxy('r1').removesuffix('/openai/v1')}/anthropic"
+    async with anthropic.AsyncAnthropic(base_url=base, api_key=KEY, max_retries=0) as client:
         yield client
 
 
@@ -105,6 +114,34 @@ async def test_a_streamed_completion_is_recorded_like_the_unstreamed_one(sdk, se
     triplet = to_triplet(second)
     assert len(triplet["response_token_ids"]) == len(triplet["response_log_probs"]) == 12
     assert await decoded(vllm, first["model"], triplet["response_token_ids"]) == text
+
+
+async def test_a_streamed_message_is_recorded_like_the_unstreamed_one(claude, seeded, vllm):
+    asked: Any = {"model": "any", "max_tokens": 12, "messages": MESSAGES, "extra_body": {"seed": 5}}
+    plain = await claude.messages.create(**asked)
+    async with claude.messages.stream(**asked) as stream:
+        streamed = await stream.get_final_message()
+
+    first, second = (event.data for event in await seeded.events.of_attempt("r1"))
+    assert comparable(second["response"]) == comparable(first["response"])
+    own = {"id", "usage"}
+    assert streamed.model_dump(exclude=own, exclude_none=True) == plain.model_dump(exclude=own, exclude_none=True)
+    assert streamed.usage.output_tokens == plain.usage.output_tokens
+    triplet = to_triplet(second)
+    assert len(triplet["response_token_ids"]) == len(triplet["response_log_probs"]) == plain.usage.output_tokens
+    text = "".join(block.text for block in plain.content if block.type == "text")
+    assert (await decoded(vllm, first["model"], triplet["response_token_ids"])).startswith(text)
+
+
+async def test_tokens_are_counted_as_the_call_counts_them(claude, seeded):
+    tool: Any = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
+    more: Any = {"messages": MESSAGES, "system": "You add.", "tools": [tool]}
+    count = await claude.messages.count_tokens(model="any", **more)
+    message = await claude.messages.create(model="any", max_tokens=4, **more)
+
+    read = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+    assert count.input_tokens == read
+    assert len(await seeded.events.of_attempt("r1")) == 1
 
 
 async def test_the_neutral_sampling_parameters_are_ones_that_vllm_takes(sdk, seeded):

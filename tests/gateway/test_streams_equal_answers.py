@@ -128,6 +128,8 @@ def test_a_relayed_stream_holds_what_was_asked_for_and_ends_only_when_told(text,
         ({"choices": [{"index": 0, "delta": {}, "token_ids": 5}]}, "token_ids are int"),
         ({"choices": [{"index": 0, "delta": {}, "logprobs": []}]}, "logprobs are list"),
         ({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": None}]}}]}, "index None"),
+        ({"choices": [{"index": 0, "delta": {"tool_calls": 7}}]}, "tool calls are int"),
+        ({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": "add"}]}}]}, "function 'add'"),
     ],
 )
 def test_a_chunk_that_is_none_is_refused_by_what_is_wrong_with_it(chunk, fault):

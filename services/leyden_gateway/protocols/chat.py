@@ -77,6 +77,8 @@ class _Message(ChoiceAssembly):
             if key == "role":
                 self._role = value or self._role
             elif key == "tool_calls":
+                if not isinstance(value or [], list):
+                    raise Malformed(f"a chunk's tool calls are {type(value).__name__}, not a list")
                 for call in value or []:
                     self._feed_call(call)
             elif isinstance(value, str):
@@ -92,7 +94,9 @@ class _Message(ChoiceAssembly):
             raise Malformed(f"a chunk's tool call has the index {index!r}")
         call = self._calls.setdefault(index, {})
         for key, value in part.items():
-            if key == "function" and isinstance(value, dict):
+            if key == "function" and value is not None:
+                if not isinstance(value, dict):
+                    raise Malformed(f"a chunk's tool call has the function {value!r}")
                 function = call.setdefault("function", {"name": "", "arguments": ""})
                 for name, text in value.items():
                     if isinstance(text, str):

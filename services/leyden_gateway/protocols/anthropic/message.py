@@ -38,7 +38,9 @@ def check_said(response: JSON) -> None:
 
 def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
-    return isinstance(function, dict) and all(isinstance(function.get(key) or "", str) for key in ("name", "arguments"))
+    if not isinstance(function, dict):
+        return False
+    return all(isinstance(each or "", str) for each in (call.get("id"), function.get("name"), function.get("arguments")))
 
 
 def message(response: JSON) -> JSON:

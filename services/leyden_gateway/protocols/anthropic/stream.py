@@ -121,7 +121,7 @@ class MessageRelay:
             return []
         self._begun = True
         counted = usage(self._first)
-        if ids := self._first.get("prompt_token_ids"):
+        if isinstance(ids := self._first.get("prompt_token_ids"), list):
             counted["input_tokens"] = len(ids)
         return [event("message_start", message=opened(self._first, counted | {"output_tokens": 0}))]
 
