@@ -40,7 +40,8 @@ def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return False
-    return all(isinstance(each or "", str) for each in (call.get("id"), function.get("name"), function.get("arguments")))
+    texts = (call.get("id"), function.get("name"), function.get("arguments"))
+    return all(isinstance(text or "", str) for text in texts)
 
 
 def message(response: JSON) -> JSON:
