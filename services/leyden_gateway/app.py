@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI
 from starlette.types import Receive, Scope, Send
 
 from leyden.log.errors import LogFull, LogUnavailable
+from leyden.processes import end_with_master
 from leyden_gateway import logs
 from leyden_gateway.access import admin_only
 from leyden_gateway.api import answers, events, health, models, openapi, pause, rollouts, runs
@@ -74,6 +75,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The application by the settings in the environment; what worker processes import."""
+    end_with_master()
     settings = GatewaySettings()
     logs.configure(settings)
     app = create_app(settings)

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 
 import httpx
+import psutil
 import pytest
 
 from leyden.log import Log
@@ -201,3 +202,16 @@ async def test_two_gateways_serve_two_hundred_rollouts_each_exactly_once(redis_u
     assert (
         float(counted.split('leyden_gateway_calls_total{outcome="ok",protocol="chat/completions"} ')[1].split()[0]) > 0
     )
+
+
+async def test_worker_processes_end_with_a_master_that_is_killed_and_the_port_is_free_again(redis_url, tmp_path):
+    gateway = await GatewayProcess(redis_url, tmp_path, workers=2).start()
+    workers = psutil.Process(gateway.pid).children(recursive=True)
+    assert len(workers) >= 2
+
+    await gateway.kill()
+
+    _, left = await asyncio.to_thread(psutil.wait_procs, workers, timeout=30)
+    assert left == []
+    await gateway.start()
+    await gateway.end()
