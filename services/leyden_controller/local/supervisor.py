@@ -80,9 +80,9 @@ class Tail:
 
 
 def main() -> None:
-    # A SIGTERM or SIGINT to the whole group is the controller's to answer. Handlers, unlike SIG_IGN, are not inherited
+    # A signal of these to the whole group is the controller's to answer. Handlers, unlike SIG_IGN, are not inherited
     # by agents.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda *_: None)
     # Keepers share the supervisor's memory until they write to it, so they are kept from tidying it up.
     gc.freeze()
