@@ -156,7 +156,8 @@ async def test_signals_and_pipes_are_as_in_any_process(runner):
 
     lines = ending.output.splitlines()
     assert lines[0] == "y"
-    assert [int(line.split()[1], 16) for line in lines[1:]] == [0, 0]
+    # Those above 31 are the C library's own; make lets its children ignore one of them.
+    assert [int(line.split()[1], 16) & 0x7FFFFFFF for line in lines[1:]] == [0, 0]
 
 
 async def test_past_its_time_an_agent_and_all_that_it_started_are_killed(runner, tmp_path):

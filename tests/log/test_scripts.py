@@ -84,6 +84,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     folder = str(tmp_path_factory.mktemp("cluster"))
     options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--cluster-enabled", "yes", "--save", ""]
+    # By default the bus is 10,000 above, which may be no port.
+    options += ["--cluster-port", str(free_port())]
     process = subprocess.Popen([find_server(), *options], stdout=subprocess.DEVNULL)
     client = BlockingRedis(port=port, retry=Retry(ConstantBackoff(0.1), 100))
     try:
