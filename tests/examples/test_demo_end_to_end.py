@@ -1,5 +1,6 @@
 """The demo with the tiny model, every part of it real: vLLM, verl, Redis, gateway, controller, agents."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,10 +29,12 @@ pytestmark = [
 ]
 
 
-def start(folder: Path, mark: str) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def demo(folder: Path, mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The demo as a process, which is ended with the context."""
     command = ["-m", "examples.demo", "--model", "tiny", "--folder", str(folder)]
     with (folder / "demo.out").open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *command, f"trainer.total_training_steps={STEPS}"],
             cwd=ROOT,
             env=os.environ | {MARK: mark},
@@ -38,6 +42,12 @@ def start(folder: Path, mark: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(120)
 
 
 def marked(mark: str) -> list[str]:
@@ -61,15 +71,15 @@ def wait_until(condition, seconds: float, folder: Path) -> None:
 
 def test_a_demo_that_was_killed_leaves_nothing_running_goes_on_and_ends_with_a_clear_gain(tmp_path):
     mark = uuid.uuid4().hex
-    first = start(tmp_path, mark)
-    wait_until(lambda: (tmp_path / TRACKER).exists() or first.poll() is not None, 800, tmp_path)
-    assert first.poll() is None, (tmp_path / "demo.out").read_text()[-3000:]
-    first.send_signal(signal.SIGKILL)
-    first.wait(10)
+    with demo(tmp_path, mark) as first:
+        wait_until(lambda: (tmp_path / TRACKER).exists() or first.poll() is not None, 800, tmp_path)
+        assert first.poll() is None, (tmp_path / "demo.out").read_text()[-3000:]
+        first.send_signal(signal.SIGKILL)
+        first.wait(10)
     wait_until(lambda: not marked(mark), 90, tmp_path)
 
-    second = start(tmp_path, mark)
-    code = second.wait(900)
+    with demo(tmp_path, mark) as second:
+        code = second.wait(900)
 
     assert code == 0, (tmp_path / "demo.out").read_text()[-3000:]
     assert "a clear gain" in (tmp_path / "demo.out").read_text()
