@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -22,12 +23,13 @@ _NAME = re.compile(r"[A-Za-z0-9._~@=+-]{1,200}")
 
 def is_name(value: str) -> bool:
     """Whether a run, rollout or attempt may be called that."""
-    return _NAME.fullmatch(value) is not None
+    return _NAME.fullmatch(value) is not None and value not in (".", "..")
 
 
 def _name(value: str) -> str:
     if not is_name(value):
-        raise ValueError(f"{value[:250]!r} is not a valid name: 1 to 200 of letters, digits and . _ ~ @ = + -")
+        allowed = "1 to 200 of letters, digits and . _ ~ @ = + -, and not . or .."
+        raise ValueError(f"{value[:250]!r} is not a valid name: {allowed}")
     return value
 
 
@@ -183,6 +185,18 @@ class Model(BaseModel):
     model: str = Field(min_length=1)
     endpoint: str = Field(pattern=r"^https?://\S+$")
     version: int | str = 0
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        try:
+            address = urlsplit(value)
+            sound = bool(address.hostname) and address.port != 0 and not address.query and not address.fragment
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ValueError(f"{value[:250]!r} is not an endpoint: http://HOST:PORT/v1, without a query")
+        return value
 
 
 class PauseRequest(BaseModel):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 
 from leyden.log import Log, RunLog, encode
@@ -124,3 +127,28 @@ async def test_a_rollout_that_has_ended_can_not_be_cancelled(log: Log, run: RunL
 
     assert done.returncode == 1
     assert "already ended as succeeded" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["garbage", "redis://127.0.0.1:x/0"])
+async def test_a_redis_url_that_is_none_is_said_to_be_none(leyden: Leyden, url: str) -> None:
+    for command in ("runs", "doctor"):
+        said = await asyncio.to_thread(leyden, command, LEYDEN_REDIS_URL=url)
+        assert said.returncode == 1
+        assert "LEYDEN_REDIS_URL" in said.stderr
+        assert "Traceback" not in said.stderr
+
+
+async def test_a_deployment_is_not_brought_up_where_it_can_not_be(leyden: Leyden, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        used = await asyncio.to_thread(leyden, "up", "--data-dir", "new", "--port", port)
+    no_folder = await asyncio.to_thread(leyden, "up", "--data-dir", "file", "--port", port)
+
+    assert (used.returncode, no_folder.returncode) == (1, 1)
+    assert f"can't listen on 127.0.0.1:{port}" in used.stderr
+    assert not (tmp_path / "new").exists()
+    assert "file" in no_folder.stderr
+    assert "Traceback" not in used.stderr + no_folder.stderr

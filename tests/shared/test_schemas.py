@@ -92,3 +92,17 @@ def test_an_agent_is_told_its_model_its_log_and_its_key(is_train: bool, mode: st
     assert told["AGL_EVENT_URL"] == "http://gw:9/api/rollouts/r/attempt/1/events"
     assert {told[name] for name in AGENT_VARIABLES if name.endswith("KEY")} == {"k"}
     assert told["ANTHROPIC_BASE_URL"] == f"{proxy}/anthropic"
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a b", "", "x" * 201])
+def test_a_name_that_no_url_or_key_can_hold_is_refused(name: str):
+    with pytest.raises(ValidationError, match="is not a valid name"):
+        NewRollout(input=1, rollout_id=name)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://x:999999/v1", "http://:8000/v1", "http://[::1/v1", "http://x/v1?q=1", "http://x/v1#f", "x/v1"]
+)
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: str):
+    with pytest.raises(ValidationError, match="endpoint"):
+        Model(model="m", endpoint=endpoint)

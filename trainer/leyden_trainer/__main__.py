@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from leyden.log.errors import LogAddressInvalid
 from leyden_trainer.config import load
 from leyden_trainer.dataset import RowInvalid
 from leyden_trainer.entrypoint import LogUnknown, train
@@ -12,7 +13,7 @@ from leyden_trainer.row_sources import RowsInvalid, load_rows
 from leyden_trainer.settings import SettingsInvalid
 from leyden_trainer.task_runner import TrainingStopped
 
-_REFUSED = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid, LogUnknown)
+_REFUSED = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid, LogUnknown, LogAddressInvalid)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from rich.console import Console
 from leyden import deployment
 from leyden.log import Log
 from leyden.log.errors import (
+    LogAddressInvalid,
     LogFull,
     LogUnavailable,
     RolloutFinished,
@@ -46,7 +47,9 @@ def plain_errors() -> Iterator[None]:
         ServerUnsupported,
         LogUnavailable,
         LogFull,
+        LogAddressInvalid,
         RedisError,
+        OSError,
         deployment.DeploymentUnknown,
     ) as error:
         err.print(f"[bold red]error:[/] {error}", highlight=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -135,6 +136,7 @@ def up(
 
 
 def _run(data_dir: Path, host: str, port: int, slots: int, workers: int, model: str | None, stopping: Stopping) -> None:
+    _must_be_free(host, port)
     data_dir.mkdir(parents=True, exist_ok=True)
     key = deployment.key(data_dir)
     given = os.environ.get("LEYDEN_REDIS_URL")
@@ -165,6 +167,17 @@ def _run(data_dir: Path, host: str, port: int, slots: int, workers: int, model: 
     finally:
         if redis is not None:
             redis.stop()
+
+
+def _must_be_free(host: str, port: int) -> None:
+    """Raises ServiceFailed if the gateway could not listen there: another's would be taken for ours."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, OverflowError) as error:
+        raise ServiceFailed(f"the gateway can't listen on {host}:{port}: {error}; choose another --port") from error
 
 
 def _serve(

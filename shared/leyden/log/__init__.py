@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 
@@ -16,6 +17,7 @@ from leyden.log.calls import Calls, Closed, Opened
 from leyden.log.completions import Completion, Completions
 from leyden.log.control import Control, ControlEntry, Signal
 from leyden.log.encoding import PayloadInvalid, PayloadRefused, decode, encode
+from leyden.log.errors import LogAddressInvalid
 from leyden.log.events import Entry, Events
 from leyden.log.index import Index, Location
 from leyden.log.keys import RunKeys
@@ -88,7 +90,15 @@ class Log:
 
     @classmethod
     def connect(cls, url: str) -> Log:
-        """A log on the Redis of that URL; connections are made when first used."""
+        """A log on the Redis of that URL; connections are made when first used.
+
+        Raises:
+            LogAddressInvalid: the URL is none.
+        """
+        try:
+            parse_url(url)
+        except ValueError as error:
+            raise LogAddressInvalid(str(error).splitlines()[0]) from error
         retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2)
         # Commands that answer at once take turns on a few connections; one that waits on a stream has its own.
         answering = BlockingConnectionPool.from_url(

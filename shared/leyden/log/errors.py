@@ -5,6 +5,13 @@ from __future__ import annotations
 from leyden.schemas import PauseState
 
 
+class LogAddressInvalid(ValueError):
+    """A Redis URL is none; its text may hold a password and is not repeated."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the Redis URL (LEYDEN_REDIS_URL) is not one: {reason}; it looks like redis://HOST:PORT/0")
+
+
 class LogUnavailable(ConnectionError):
     """Redis can't be reached, is starting, or refuses writes; nothing is known of the write's effect."""
 

@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from leyden_trainer.settings import SettingsInvalid
 
@@ -35,7 +36,7 @@ def load(overrides: Sequence[str] = (), file: Path | None = None) -> DictConfig:
     try:
         with initialize_config_dir(str(folder), version_base=None):
             return compose(name, overrides=[search, *overrides])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise SettingsInvalid([_reason(error)]) from error
 
 
