@@ -46,6 +46,8 @@ _FLAGS = (
     ("--block-size", "32"),
     ("--distributed-executor-backend", "uni"),
     ("--enforce-eager",),
+    ("--enable-auto-tool-choice",),
+    ("--tool-call-parser", "hermes"),
 )
 
 

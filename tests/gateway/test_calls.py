@@ -495,7 +495,15 @@ def _bare(value: Any) -> Any:
     return [_bare(each) for each in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("endpoint", ["http://[::1", "http://0/v1", "http://no-such-host.invalid/v1", "http://:0/v1"])
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://:0/v1", "http://x:99999/v1"])
+async def test_an_endpoint_that_is_no_address_is_not_registered(api, endpoint):
+    registered = await api.post("/api/models", json=[{"model": MODEL, "endpoint": endpoint}])
+
+    assert registered.status_code == 422
+    assert endpoint in registered.text
+
+
+@pytest.mark.parametrize("endpoint", ["http://0/v1", "http://no-such-host.invalid/v1"])
 async def test_an_endpoint_that_is_no_address_is_a_502_that_names_it(api, default, endpoint):
     await create(api)
     registered = await api.post("/api/models", json=[{"model": MODEL, "endpoint": endpoint}])
