@@ -35,8 +35,9 @@ from bench import answers
 from bench.answers import Sizes
 from bench.load import Load, put_load
 from bench.machine import Machine
-from bench.processes import cpu_seconds, free_port, memory_mb, running
+from bench.processes import cpu_seconds, memory_mb, running
 from bench.systems import SYSTEMS, Setting, System
+from leyden.processes import free_port
 from leyden.redis_server import find_server
 
 _ROLLOUTS = 64

@@ -60,13 +60,6 @@ def running(
         _stop(process)
 
 
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def cpu_seconds(process: psutil.Process) -> float:
     """CPU time of the process and its living children."""
     return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))

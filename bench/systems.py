@@ -22,10 +22,11 @@ import psutil
 
 from bench.answers import MODEL
 from bench.load import Target
-from bench.processes import NotStarted, free_port, running
+from bench.processes import NotStarted, running
 from leyden.auth import AgentClaims, Authority
 from leyden.log import Log
 from leyden.log.errors import RunMissing
+from leyden.processes import free_port
 from leyden.redis_server import RedisServer
 from leyden.schemas import DEFAULT_ATTEMPT, DEFAULT_RUN
 from leyden.triplet import MODEL_REQUEST

@@ -11,7 +11,9 @@ import orjson
 import pytest
 from bench import answers
 from bench.answers import Sizes
-from bench.processes import free_port, running
+from bench.processes import running
+
+from leyden.processes import free_port
 
 _SIZES = Sizes(prompt_tokens=40, answer_tokens=7)
 _REPOSITORY = Path(__file__).parents[2]
