@@ -20,6 +20,7 @@ from pydantic_settings import CliApp
 from leyden.auth import Authority
 from leyden.log import Log
 from leyden.log.errors import LogFull, LogUnavailable
+from leyden.wrong_settings import wrong_settings
 from leyden_controller import logs
 from leyden_controller.controller import Controller
 from leyden_controller.gateway import Gateway
@@ -36,7 +37,8 @@ def main() -> int:
     try:
         settings = CliApp.run(ControllerSettings)
     except ValidationError as error:
-        sys.stderr.write(f"leyden_controller: wrong settings: {error}\n")
+        for each in wrong_settings(ControllerSettings, error):
+            sys.stderr.write(f"leyden controller: {each}\n")
         return 2
     logs.configure(settings.log_level)
     return uvloop.run(serve(settings))

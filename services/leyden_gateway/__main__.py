@@ -10,6 +10,7 @@ import uvicorn
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import CliApp, SettingsConfigDict
 
+from leyden.wrong_settings import wrong_settings
 from leyden_gateway import logs
 from leyden_gateway.settings import GatewaySettings, UnsafeSettings
 
@@ -29,8 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         settings = CliApp.run(CommandLine, cli_args=sys.argv[1:] if arguments is None else arguments)
         settings.check()
-    except (ValidationError, UnsafeSettings) as error:
-        sys.exit(f"leyden_gateway: {error}")
+    except ValidationError as error:
+        sys.exit("\n".join(f"leyden gateway: {each}" for each in wrong_settings(CommandLine, error)))
+    except UnsafeSettings as error:
+        sys.exit(f"leyden gateway: {error}")
     _export(settings)
     if settings.workers > 1:
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", tempfile.mkdtemp(prefix="leyden-metrics-"))

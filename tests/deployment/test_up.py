@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -120,3 +123,36 @@ async def test_nothing_outlives_it(up: Up, model: StubModel, number: signal.Sign
 
     _, left = await asyncio.to_thread(psutil.wait_procs, started, timeout=30)
     assert left == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        ((), {"LEYDEN_REDIS_URL": "redis://127.0.0.1:1/0"}, "error: Redis is not available"),
+        ((), {"LEYDEN_REDIS_URL": "nothing"}, "error: the Redis URL (LEYDEN_REDIS_URL) is not one: "),
+        (("--host", "no.such.host.invalid"), {}, "the gateway can't listen on no.such.host.invalid"),
+        (("--port", "70000"), {}, "Invalid value for '--port'"),
+        ((), {"LEYDEN_LEASE_SECONDS": "soon"}, "LEYDEN_LEASE_SECONDS is 'soon': Input should be a valid number"),
+        (
+            (),
+            {"LEYDEN_UPSTREAM_TRIES": "0"},
+            "LEYDEN_UPSTREAM_TRIES is '0': Input should be greater than or equal to 1",
+        ),
+    ],
+)
+def test_what_it_cannot_start_with_is_said_at_once_and_by_name(
+    tmp_path: Path, unused_tcp_port, arguments, environment, said
+):
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("LEYDEN_", "AGL_"))}
+    given |= {"COLUMNS": "400", "LEYDEN_PORT": str(unused_tcp_port), **environment}
+    ended = subprocess.run(
+        [sys.executable, "-m", "leyden.cli.main", "up", "--data-dir", str(tmp_path), *arguments],
+        capture_output=True,
+        text=True,
+        env=given,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -6,7 +6,7 @@ import pytest
 
 from leyden_trainer.__main__ import main
 from leyden_trainer.config import load
-from leyden_trainer.entrypoint import LogUnknown, train
+from leyden_trainer.entrypoint import train
 from leyden_trainer.settings import SettingsInvalid
 
 ENOUGH = ["trainer.device=cpu", "trainer.save_freq=2", "actor_rollout_ref.model.path=model", "trainer.logger=[console]"]
@@ -36,6 +36,33 @@ def test_every_wrong_setting_has_a_line(capsys, tmp_path: Path):
     assert [line.split()[2] for line in lines] == ["trainer.save_freq", "trainer.use_v1"]
 
 
+def test_what_is_wrong_with_rows_and_with_settings_is_said_at_once(capsys, monkeypatch, tmp_path: Path):
+    monkeypatch.delenv("LEYDEN_REDIS_URL")
+    (tmp_path / "rows.jsonl").write_text("1\n{")
+    rows = ["data.train_rows=rows.jsonl", "data.val_rows=none.jsonl"]
+
+    lines = said(capsys, *rows, "trainer.save_freq=-1", "actor_rollout_ref.model.path=/no/model").splitlines()
+
+    assert [line.removeprefix("leyden train: ").split()[0] for line in lines] == [
+        "data.train_rows:",
+        "data.val_rows:",
+        "set",
+        "trainer.save_freq",
+        "actor_rollout_ref.model.path",
+    ]
+
+
+def test_a_log_that_does_not_answer_is_said_before_ray_starts(capsys, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("1\n")
+    rows = ["data.train_rows=rows.jsonl", "data.val_rows=rows.jsonl"]
+
+    assert main([*ENOUGH, *rows, "trainer.n_gpus_per_node=1"]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith("leyden train: Redis is not available")
+    assert "a-secret" not in said
+
+
 def test_no_rows_at_all_is_an_error(capsys, tmp_path: Path):
     (tmp_path / "rows.jsonl").write_text("")
 
@@ -54,7 +81,7 @@ def test_a_torn_tracker_is_named_before_anything_starts(capsys, tmp_path: Path):
 def test_without_a_log_it_says_where_to_name_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("LEYDEN_REDIS_URL")
 
-    with pytest.raises(LogUnknown, match="set LEYDEN_REDIS_URL"):
+    with pytest.raises(SettingsInvalid, match="set LEYDEN_REDIS_URL"):
         train(load(ENOUGH), [1], [1])
 
 

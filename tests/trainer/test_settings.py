@@ -15,8 +15,8 @@ from leyden_trainer.settings import LeydenSettings, SettingsInvalid
 
 @pytest.fixture(scope="module")
 def composed():
-    """The configuration as it is shipped."""
-    return load()
+    """The configuration as it is shipped, with a model to train."""
+    return load(["actor_rollout_ref.model.path=org/model"])
 
 
 def settings(**leyden):
@@ -54,7 +54,7 @@ def test_composing_and_checking_import_neither_verl_nor_torch():
     script = (
         "import sys; from leyden_trainer.config import load; from leyden_trainer.checks import check\n"
         "from leyden_trainer.settings import LeydenSettings; import leyden_trainer.samples, leyden_trainer.decisions\n"
-        "config = load(); check(config, LeydenSettings.from_config(config))\n"
+        "config = load(['actor_rollout_ref.model.path=org/model']); check(config, LeydenSettings.from_config(config))\n"
         "sys.exit(str([name for name in ('verl', 'torch', 'ray') if name in sys.modules]))"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
@@ -114,10 +114,17 @@ def test_every_bad_setting_is_named_at_once():
 
 
 def test_an_override_without_a_setting_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(SettingsInvalid, match="rollout_timout_seconds"):
-        load(["leyden.rollout_timout_seconds=1"])
     with pytest.raises(SettingsInvalid, match="does not exist"):
         load(file=tmp_path / "none.yaml")
+    for override, said in [
+        ("leyden.rollout_timout_seconds", "; did you mean leyden.rollout_timeout_seconds?"),
+        ("leydn.run", "; did you mean leyden?"),
+        ("leyden.engines.kind.of", ": leyden.engines.kind holds a value, no settings"),
+        ("leyden.zzz", ""),
+    ]:
+        with pytest.raises(SettingsInvalid) as refused:
+            load([f"{override}=1"])
+        assert str(refused.value) == f"{override} is not a setting{said}"
 
 
 def test_a_file_of_ones_own_builds_on_the_defaults(tmp_path):
@@ -133,6 +140,7 @@ def test_a_file_of_ones_own_builds_on_the_defaults(tmp_path):
 def test_agentlightning_is_read_as_the_old_name():
     config = load(
         [
+            "actor_rollout_ref.model.path=org/model",
             "agentlightning.local.agent_class=pkg.mod.Agent",
             "+agentlightning.local.env_map.TASK=input.task",
             "agentlightning.trace_aggregator.level=transition",
@@ -204,6 +212,18 @@ def test_an_unknown_or_contradicting_old_name_is_refused(old, said):
             "more than data.train_batch_size, 1024",
         ),
         ({"actor_rollout_ref.actor.megatron.router_replay.mode": "R3"}, "leyden.return_routed_experts"),
+        ({"actor_rollout_ref.model.path": None}, "actor_rollout_ref.model.path is None"),
+        ({"actor_rollout_ref.model.path": "/no/such"}, "actor_rollout_ref.model.path is '/no/such'"),
+        ({"actor_rollout_ref.model.path": "~/no-such-model"}, "there is no such folder"),
+        ({"actor_rollout_ref.model.path": "models/no/such"}, "there is no such folder"),
+        ({"data.train_batch_size": 255}, "data.train_batch_size is 255: it must be at least"),
+        ({"data.train_batch_size": "x"}, "data.train_batch_size is 'x': it must be a whole number above 0"),
+        ({"actor_rollout_ref.rollout.n": 0}, "rollout.n is 0"),
+        ({"trainer.nnodes": 3}, "a mini batch has 256 rows"),
+        ({"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": None}, "ppo_micro_batch_size_per_gpu is None"),
+        ({"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 64}, "32 for each of 8 ranks"),
+        ({"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 5}, "which it does not divide"),
+        ({"actor_rollout_ref.actor.ppo_micro_batch_size": 8}, "set actor_rollout_ref.actor.ppo_micro_batch_size_per_"),
     ],
 )
 def test_what_would_break_a_promise_is_refused(composed, values, said):
@@ -220,6 +240,18 @@ def test_what_would_break_a_promise_is_refused(composed, values, said):
         {"actor_rollout_ref.model.external_lib": ["mine", "leyden_trainer.loss"]},
         {"actor_rollout_ref.model.external_lib": None, "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla"},
         {"leyden.async_rollout": {"enabled": True, "async_train_batch_size": 1025}},
+        {"actor_rollout_ref.model.path": "hdfs://cluster/models/a/b"},
+        {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 32},
+        {
+            "actor_rollout_ref.actor.use_dynamic_bsz": True,
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": None,
+        },
+        {
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 6,
+            "trainer.nnodes": 3,
+            "actor_rollout_ref.rollout.n": 2,
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 2,
+        },
     ],
 )
 def test_what_keeps_every_promise_passes(composed, values):

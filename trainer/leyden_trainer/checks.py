@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from leyden_trainer import batch_sizes
 from leyden_trainer.settings import LeydenSettings, SettingsInvalid
 
 PER_ROLLOUT_LOSSES = ("per_rollout_mean", "cispo_per_rollout_mean")
@@ -51,6 +52,8 @@ def check(config: DictConfig, settings: LeydenSettings) -> None:
         *_restarts(config),
         *_updates(config),
         *_rollouts(config, settings),
+        *batch_sizes.problems(config),
+        *_model(config),
     ]
     if problems:
         raise SettingsInvalid(problems)
@@ -123,6 +126,18 @@ def _rollouts(config: DictConfig, settings: LeydenSettings) -> list[str]:
     if replay == "R3" and not settings.return_routed_experts:
         problems.append("router_replay.mode is R3: it needs leyden.return_routed_experts")
     return problems
+
+
+def _model(config: DictConfig) -> list[str]:
+    name = "actor_rollout_ref.model.path"
+    path = _at(config, name)
+    if not path:
+        return [f"{name} is {path!r}: it names the model to train, a folder or a hub's name for it"]
+    # A hub's name for a model has one slash at most, and begins with neither of these.
+    is_folder = path.startswith(("/", ".", "~")) or path.count("/") > 1
+    if is_folder and "://" not in path and not Path(path).expanduser().is_dir():
+        return [f"{name} is {path!r}: there is no such folder"]
+    return []
 
 
 def _external_libs(config: DictConfig) -> list[str]:

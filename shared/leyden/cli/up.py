@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ import typer
 
 from leyden import deployment
 from leyden.cli.console import DataDir, err, out, plain_errors
+from leyden.log import Log
 from leyden.processes import end, free_port, own_group_until_parent_dies
 from leyden.redis_server import RedisNotStarted, RedisServer
 
@@ -120,7 +122,9 @@ class Service:
 def up(
     data_dir: DataDir = deployment.DEFAULT_FOLDER,
     host: Annotated[str, typer.Option(envvar="LEYDEN_HOST", help="Address the gateway listens on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="LEYDEN_PORT", help="Its port; 0 chooses a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(envvar="LEYDEN_PORT", min=0, max=65535, help="Its port; 0 chooses a free one.")
+    ] = 8080,
     slots: Annotated[int, typer.Option(envvar="LEYDEN_SLOTS", min=1, help="Agents that may run at a time.")] = 16,
     workers: Annotated[int, typer.Option(envvar="LEYDEN_WORKERS", min=1, help="Gateway processes.")] = 1,
     model: Annotated[str | None, typer.Option(envvar="LEYDEN_MODEL", help="Model name of run `default`.")] = None,
@@ -140,6 +144,8 @@ def _run(data_dir: Path, host: str, port: int, slots: int, workers: int, model: 
     data_dir.mkdir(parents=True, exist_ok=True)
     key = deployment.key(data_dir)
     given = os.environ.get("LEYDEN_REDIS_URL")
+    if given:
+        _must_keep_a_log(given)
     redis = None if given else RedisServer(data_dir / "redis").start()
     try:
         redis_url = given or (redis.url if redis else "")
@@ -178,6 +184,12 @@ def _must_be_free(host: str, port: int) -> None:
             probe.bind(address)
     except (OSError, OverflowError) as error:
         raise ServiceFailed(f"the gateway can't listen on {host}:{port}: {error}; choose another --port") from error
+
+
+def _must_keep_a_log(redis_url: str) -> None:
+    """Say what is wrong with the Redis that we are given, or raise what makes it useless, before anything starts."""
+    for problem in asyncio.run(Log.inspect_at(redis_url)).problems:
+        err.print(f"[bold yellow]warning:[/] {problem}", highlight=False)
 
 
 def _serve(

@@ -138,6 +138,19 @@ class Log:
         """
         await self._scripts.run("probe", [])
 
+    @classmethod
+    async def inspect_at(cls, url: str) -> ServerReport:
+        """Look at the server of that URL once, over connections of its own.
+
+        Raises:
+            LogAddressInvalid, LogUnavailable, ServerUnsupported
+        """
+        log = cls.connect(url)
+        try:
+            return await log.inspect()
+        finally:
+            await log.close()
+
     async def inspect(self) -> ServerReport:
         """What server this is, and whether its settings keep the log's promises.
 
