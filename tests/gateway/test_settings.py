@@ -42,7 +42,7 @@ def test_the_key_is_not_shown():
     [
         (["--host", "0.0.0.0"], "0.0.0.0"),
         (["--port", "99999"], "99999"),
-        (["--upstream-timeout-seconds", "-1"], "upstream_timeout_seconds"),
+        (["--upstream-timeout-seconds", "-1"], "LEYDEN_UPSTREAM_TIMEOUT_SECONDS is '-1'"),
         (["--max-body-bytes", "many"], "many"),
         (["--wrokers", "2"], "wrokers"),
     ],
