@@ -30,6 +30,7 @@ from leyden_gateway.protocols.openai import finish_reasons
 from leyden_gateway.protocols.protocol import Wanted
 from leyden_gateway.proxy import endpoints
 from leyden_gateway.proxy.client import Client
+from leyden_gateway.proxy.connections import UpstreamFailed
 from leyden_gateway.proxy.exchange import Exchange
 from leyden_gateway.proxy.hold import Hold
 from leyden_gateway.proxy.logged import LoggedCall
@@ -37,7 +38,7 @@ from leyden_gateway.proxy.recall import recall
 from leyden_gateway.proxy.record import model_request
 from leyden_gateway.proxy.sampling import Mode, apply_rules
 from leyden_gateway.proxy.undelivered import claim, is_retry, request_key
-from leyden_gateway.proxy.upstream import Outcome, UpstreamFailed, back_off, failure
+from leyden_gateway.proxy.upstream import Outcome, back_off, failure
 from leyden_gateway.views import RunView
 
 JSON = dict[str, Any]

@@ -9,8 +9,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -37,6 +37,32 @@ class ClientGone(ConnectionError):
     """The client has closed its connection, and the work's grace is over."""
 
 
+class Patience:
+    """The block that `Client.patience` gives; a class of its own since a generator would cost twice as much."""
+
+    __slots__ = ("_client", "_deadline", "_grace_seconds")
+
+    def __init__(self, client: Client, timeout_seconds: float, grace_seconds: float) -> None:
+        self._client = client
+        self._deadline = asyncio.timeout(timeout_seconds)
+        self._grace_seconds = grace_seconds
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+        self._client.patient[self._deadline] = self._grace_seconds
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self._client.patient[self._deadline]
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if self._client.gone and self._deadline.expired():
+                raise ClientGone("the client went away") from None
+            raise
+
+
 class Client:
     """One HTTP exchange with an agent."""
 
@@ -50,7 +76,8 @@ class Client:
         self._receive = receive
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
-        self._cuts: dict[asyncio.Timeout, float] = {}
+        self.patient: dict[asyncio.Timeout, float] = {}
+        """The deadlines of work under way, and what grace each has."""
         self._keep_alive: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
         self._silence_seconds = 0.0
@@ -90,28 +117,14 @@ class Client:
         if self._keep_alive is not None:
             self._keep_alive.cancel()
 
-    @asynccontextmanager
-    async def patience(self, timeout_seconds: float, grace_seconds: float) -> AsyncIterator[None]:
-        """A deadline for the work inside, drawn closer to `grace_seconds` from when the client goes away.
+    def patience(self, timeout_seconds: float, grace_seconds: float) -> Patience:
+        """A deadline for a block of work, drawn closer to `grace_seconds` from when the client goes away.
 
-        Raises:
+        Raises, where the block ends:
             ClientGone: the client has gone and the grace is over.
             TimeoutError: the work took longer than `timeout_seconds`.
         """
-        if self.gone:
-            timeout_seconds = min(timeout_seconds, grace_seconds)
-        deadline = asyncio.timeout(timeout_seconds)
-        try:
-            async with deadline:
-                self._cuts[deadline] = grace_seconds
-                try:
-                    yield
-                finally:
-                    del self._cuts[deadline]
-        except TimeoutError:
-            if self.gone and deadline.expired():
-                raise ClientGone("the client went away") from None
-            raise
+        return Patience(self, min(timeout_seconds, grace_seconds) if self.gone else timeout_seconds, grace_seconds)
 
     async def respond(self, status: int, body: bytes, headers: Headers | None = None) -> None:
         """Send a whole JSON response."""
@@ -172,7 +185,7 @@ class Client:
         if self.on_gone is not None:
             self.on_gone()
         now = asyncio.get_running_loop().time()
-        for deadline, grace_seconds in self._cuts.items():
+        for deadline, grace_seconds in self.patient.items():
             limit = now + grace_seconds
             when = deadline.when()
             if when is None or when > limit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import orjson
 
 from leyden.schemas import Model
@@ -15,7 +14,8 @@ from leyden_gateway.protocols.anthropic.errors import error_body, refusal_body
 from leyden_gateway.protocols.anthropic.request import read_prompt
 from leyden_gateway.proxy import endpoints
 from leyden_gateway.proxy.client import Client
-from leyden_gateway.proxy.upstream import UpstreamFailed, UpstreamSilent, parsed
+from leyden_gateway.proxy.connections import Connection, UpstreamFailed, UpstreamSilent
+from leyden_gateway.proxy.upstream import parsed
 
 JSON = dict[str, Any]
 
@@ -67,11 +67,12 @@ async def _ask(gateway: Gateway, client: Client, server: Model, payload: bytes) 
     root = server.model_copy(update={"endpoint": server.endpoint.rstrip("/").removesuffix("/v1")})
     timeout_seconds = gateway.settings.upstream_timeout_seconds
     try:
-        async with (
-            client.patience(timeout_seconds, grace_seconds=0),
-            gateway.upstream.post(root, _PATH, payload) as reply,
-        ):
-            return reply.status, await _read(gateway, reply)
+        async with client.patience(timeout_seconds, grace_seconds=0):
+            reply = await gateway.upstream.post(root, _PATH, payload)
+            try:
+                return reply.status, await _read(gateway, reply)
+            finally:
+                gateway.upstream.release(reply)
     except UpstreamFailed as failed:
         return failed.status, {"error": {"message": str(failed)}}
     except ValueError as large:
@@ -80,6 +81,6 @@ async def _ask(gateway: Gateway, client: Client, server: Model, payload: bytes) 
         return UpstreamSilent.status, {"error": {"message": f"{server.endpoint}: no answer in {timeout_seconds:g} s"}}
 
 
-async def _read(gateway: Gateway, reply: aiohttp.ClientResponse) -> JSON:
-    response, fault = parsed(await gateway.upstream.read(reply), "")
+async def _read(gateway: Gateway, reply: Connection) -> JSON:
+    response, fault = parsed(await gateway.upstream.read(reply), "", reply.encoding)
     return {"error": {"message": fault}} if fault else response

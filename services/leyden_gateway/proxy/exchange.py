@@ -11,20 +11,12 @@ import asyncio
 from time import perf_counter
 from typing import Any
 
-import aiohttp
-
 from leyden.schemas import Model
 from leyden_gateway import strict_json
 from leyden_gateway.protocols import Malformed, ModelProtocol, sse
-from leyden_gateway.proxy.client import Client, ClientGone
-from leyden_gateway.proxy.upstream import (
-    Outcome,
-    Upstream,
-    UpstreamFailed,
-    UpstreamSilent,
-    failure,
-    parsed,
-)
+from leyden_gateway.proxy.client import Client, ClientGone, Patience
+from leyden_gateway.proxy.connections import Connection, UpstreamFailed, UpstreamSilent
+from leyden_gateway.proxy.upstream import Outcome, Upstream, failure, parsed
 from leyden_gateway.settings import GatewaySettings
 
 JSON = dict[str, Any]
@@ -32,6 +24,7 @@ JSON = dict[str, Any]
 _CLIENT_GONE_STATUS = 499
 _MALFORMED_STATUS = 502
 _TRAILER_SECONDS = 0.5
+_MAX_TRAILER_BYTES = 64 << 10
 
 
 class Exchange:
@@ -74,22 +67,26 @@ class Exchange:
 
     async def _whole(self, model: Model, body: JSON, payload: bytes) -> Outcome:
         try:
-            async with (
-                self._client.patience(self._settings.upstream_timeout_seconds, self._settings.disconnect_grace_seconds),
-                self._upstream.post(model, self._protocol.upstream_path, payload) as reply,
-            ):
-                return await self._read(model, body, reply)
+            async with self._patience():
+                reply = await self._upstream.post(model, self._protocol.upstream_path, payload)
+                try:
+                    return await self._read(model, body, reply)
+                finally:
+                    self._upstream.release(reply)
         except TimeoutError:
             raise UpstreamSilent(
                 f"{model.endpoint}: no answer in {self._settings.upstream_timeout_seconds:g} s"
             ) from None
 
-    async def _read(self, model: Model, body: JSON, reply: aiohttp.ClientResponse) -> Outcome:
+    def _patience(self) -> Patience:
+        return self._client.patience(self._settings.upstream_timeout_seconds, self._settings.disconnect_grace_seconds)
+
+    async def _read(self, model: Model, body: JSON, reply: Connection) -> Outcome:
         try:
             raw = await self._upstream.read(reply)
         except ValueError as error:
             return _malformed(model, failure(str(error), "malformed_answer"), str(error))
-        response, fault = parsed(raw, reply.headers.get("content-type", "").partition(";")[0].strip().lower())
+        response, fault = parsed(raw, reply.content_type, reply.encoding)
         if reply.status >= 400:
             return Outcome(reply.status, response, model, fault)
         if not fault and reply.status >= 300:
@@ -108,16 +105,17 @@ class Exchange:
         assembly = self._protocol.assembly()
         status, fault = _MALFORMED_STATUS, ""
         try:
-            async with (
-                self._client.patience(self._settings.upstream_timeout_seconds, self._settings.disconnect_grace_seconds),
-                self._upstream.post(model, self._protocol.upstream_path, payload) as reply,
-            ):
-                if reply.status >= 300 or not _is_stream(reply):
-                    outcome = await self._read(model, body, reply)
-                    if outcome.ok:
-                        return _malformed(model, outcome.response, "a whole answer where a stream was asked for")
-                    return outcome
-                await self._pass_on(reply, assembly)
+            async with self._patience():
+                reply = await self._upstream.post(model, self._protocol.upstream_path, payload)
+                try:
+                    if reply.status >= 300 or not _is_stream(reply):
+                        outcome = await self._read(model, body, reply)
+                        if outcome.ok:
+                            return _malformed(model, outcome.response, "a whole answer where a stream was asked for")
+                        return outcome
+                    await self._pass_on(reply, assembly)
+                finally:
+                    self._upstream.release(reply)
         except TimeoutError:
             status, fault = 504, f"{model.endpoint}: no end in {self._settings.upstream_timeout_seconds:g} s"
             if not self.visible:
@@ -141,7 +139,7 @@ class Exchange:
             return Outcome(status, response, model, fault, final=True)
         return Outcome(200, response, model)
 
-    async def _pass_on(self, reply: aiohttp.ClientResponse, assembly: Any) -> None:
+    async def _pass_on(self, reply: Connection, assembly: Any) -> None:
         """Show the client what may be shown, as it comes.
 
         Raises:
@@ -149,7 +147,7 @@ class Exchange:
         """
         events = sse.Events(self._settings.max_answer_bytes)
         feed, relay, client = assembly.feed, self._relay.feed, self._client
-        async for data in reply.content.iter_any():
+        while data := await reply.some():
             out, done = b"", False
             try:
                 for payload in events.feed(data):
@@ -180,14 +178,16 @@ def _malformed(model: Model, response: JSON, fault: str) -> Outcome:
     return Outcome(_MALFORMED_STATUS, response, model, fault, final=True)
 
 
-def _is_stream(reply: aiohttp.ClientResponse) -> bool:
-    return reply.headers.get("content-type", "").lower().startswith("text/event-stream")
+def _is_stream(reply: Connection) -> bool:
+    return reply.content_type == "text/event-stream" and not reply.encoding
 
 
-async def _drain(reply: aiohttp.ClientResponse) -> None:
+async def _drain(reply: Connection) -> None:
     """Read to the end of the body, which is due at once, so that the connection can be used again."""
+    if reply.complete:
+        return
     try:
         async with asyncio.timeout(_TRAILER_SECONDS):
-            await reply.content.read()
-    except (TimeoutError, aiohttp.ClientError):
+            await reply.read(_MAX_TRAILER_BYTES)
+    except (TimeoutError, ValueError, UpstreamFailed):
         return

@@ -9,43 +9,27 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import aiohttp
-from yarl import URL
 
 from leyden.schemas import Model
 from leyden_gateway import strict_json
 from leyden_gateway.protocols.openai import error_text
+from leyden_gateway.proxy.connections import (
+    Address,
+    Connection,
+    Connections,
+    UpstreamUnreachable,
+)
 from leyden_gateway.settings import GatewaySettings
 
 JSON = dict[str, Any]
 
 RETRIED_STATUSES = frozenset({408, 409, 429})
 _MAX_QUOTED_BYTES = 64 << 10
-_HEADERS = {"content-type": "application/json", "accept": "*/*"}
 
 KEEP_ALIVE_SECONDS = 4.0
 """Below uvicorn's 5 s, which model servers use: a pooled connection is let go before the server closes it."""
-
-
-class UpstreamFailed(ConnectionError):
-    """The server gave no answer; `status` is what the agent is told if no other try succeeds."""
-
-    status = 502
-
-
-class UpstreamUnreachable(UpstreamFailed):
-    """The connection could not be made, or broke."""
-
-
-class UpstreamSilent(UpstreamFailed):
-    """The answer did not come in time."""
-
-    status = 504
 
 
 @dataclass(slots=True)
@@ -81,73 +65,61 @@ class Outcome:
 
 
 class Upstream:
-    """The pool of connections to all model servers."""
+    """All model servers."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=settings.upstream_max_connections, keepalive_timeout=KEEP_ALIVE_SECONDS, ttl_dns_cache=60
-            ),
-            # The whole try has one deadline, set by the caller; only connecting has its own.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.upstream_connect_timeout_seconds),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=_HEADERS,
-            skip_auto_headers=("User-Agent",),
-            read_bufsize=1 << 20,
+        self._connections = Connections(
+            limit=settings.upstream_max_connections,
+            connect_timeout_seconds=settings.upstream_connect_timeout_seconds,
+            idle_seconds=KEEP_ALIVE_SECONDS,
         )
         self._max_answer_bytes = settings.max_answer_bytes
-        self._urls: dict[tuple[str, str], URL] = {}
+        self._addresses: dict[tuple[str, str], Address] = {}
 
     async def close(self) -> None:
-        await self._session.close()
+        self._connections.close()
 
-    @asynccontextmanager
-    async def post(self, model: Model, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request and give the response once its headers are there.
+    async def post(self, model: Model, path: str, body: bytes) -> Connection:
+        """Send a request and give the answer once its head is there; to be released, whatever happens.
+
+        The whole try has one deadline, set by the caller; only connecting has its own.
 
         Raises:
-            UpstreamUnreachable: no connection, or it broke, inside the block too.
+            UpstreamUnreachable: no connection, or it broke; reading the answer raises it too.
             UpstreamSilent: no connection in time.
         """
         try:
-            url = self._url(model.endpoint, path)
+            address = self._address(model.endpoint, path)
         except ValueError as error:
             raise UpstreamUnreachable(f"{model.endpoint} is not an address: {error}") from error
-        try:
-            async with self._session.post(url, data=body, allow_redirects=False) as reply:
-                yield reply
-        except aiohttp.ServerTimeoutError as error:
-            raise UpstreamSilent(f"{model.endpoint}: {error}") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamUnreachable(f"{model.endpoint}: {type(error).__name__}: {error}") from error
+        return await self._connections.post(address, body)
 
-    async def read(self, reply: aiohttp.ClientResponse) -> bytes:
+    def release(self, answer: Connection) -> None:
+        """Let an answer go: read to its end, or cut off."""
+        self._connections.release(answer)
+
+    async def read(self, answer: Connection) -> bytes:
         """The whole body of an answer.
 
         Raises:
             ValueError: it is larger than `max_answer_bytes`.
+            UpstreamUnreachable
         """
-        if (reply.content_length or 0) <= self._max_answer_bytes and reply.content_length is not None:
-            return await reply.read()
-        parts, size = [], 0
-        async for part in reply.content.iter_any():
-            size += len(part)
-            if size > self._max_answer_bytes:
-                raise ValueError(f"the answer is larger than {self._max_answer_bytes} bytes")
-            parts.append(part)
-        return b"".join(parts)
+        return await answer.read(self._max_answer_bytes)
 
-    def _url(self, endpoint: str, path: str) -> URL:
+    def _address(self, endpoint: str, path: str) -> Address:
         key = (endpoint, path)
-        if key not in self._urls:
-            if len(self._urls) > 4096:
-                self._urls.clear()
-            self._urls[key] = URL(f"{endpoint.rstrip('/')}/{path}")
-        return self._urls[key]
+        if key not in self._addresses:
+            if len(self._addresses) > 4096:
+                self._addresses.clear()
+            self._addresses[key] = Address.of(endpoint, path)
+        return self._addresses[key]
 
 
-def parsed(raw: bytes, content_type: str) -> tuple[JSON, str]:
+def parsed(raw: bytes, content_type: str, encoding: str = "") -> tuple[JSON, str]:
     """An answer's body as an object, and what is wrong with it ("" if nothing)."""
+    if encoding not in ("", "identity"):
+        return quoted(raw, f"content encoding {encoding}, which was not asked for")
     if content_type and content_type != "application/json" and not content_type.endswith("+json"):
         return quoted(raw, f"content type {content_type}, not JSON")
     try:
