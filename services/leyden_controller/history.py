@@ -14,8 +14,6 @@ ENDED = "attempt_ended"
 """Event type of an attempt that did not succeed: `{cause, message, output}`."""
 
 _CALL = "model_request"
-_PAGE = 4
-"""How many entries are read at a time from a stream's end; each may hold a whole conversation."""
 
 _OUR_STATUSES = frozenset({408, 409, 429})
 """Statuses below 500 with which a call failed on our side; the gateway has tried it again in vain."""
@@ -51,14 +49,11 @@ async def failed_call(run: RunLog, rollout_id: str, attempt: str, *, succeeded: 
     """
     if not succeeded and attempt in await run.rollouts.attempts_with_open_calls(rollout_id):
         return "its last call was never answered"
-    oldest = "+"
-    while page := await run.events.newest(rollout_id, _PAGE, before=oldest):
-        for entry in page:
-            if entry.kind == "started":
-                return None
-            if entry.attempt == attempt and entry.event_type == _CALL and entry.data is not None:
-                return _failure(entry.data.get("http_status"))
-        oldest = page[-1].entry
+    async for entry in run.events.backwards(rollout_id):
+        if entry.kind == "started":
+            return None
+        if entry.attempt == attempt and entry.event_type == _CALL and entry.data is not None:
+            return _failure(entry.data.get("http_status"))
     return None
 
 

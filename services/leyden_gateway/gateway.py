@@ -12,6 +12,7 @@ from leyden.schemas import DEFAULT_RUN
 from leyden_gateway.access import Access
 from leyden_gateway.locations import Locations
 from leyden_gateway.proxy.endpoints import Health
+from leyden_gateway.proxy.recorder import Recorder
 from leyden_gateway.proxy.undelivered import Orphans
 from leyden_gateway.proxy.upstream import Upstream
 from leyden_gateway.replica import Replica
@@ -34,6 +35,7 @@ class Gateway:
     health: Health
     replica: Replica
     orphans: Orphans
+    recorder: Recorder
 
     @classmethod
     def build(cls, settings: GatewaySettings) -> Gateway:
@@ -50,6 +52,7 @@ class Gateway:
             health=Health(settings.endpoint_cooldown_seconds),
             replica=Replica(log),
             orphans=Orphans(),
+            recorder=Recorder(settings),
         )
 
     async def begin_default_run(self) -> None:

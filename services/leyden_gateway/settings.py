@@ -64,6 +64,10 @@ class GatewaySettings(BaseSettings):
     """Silence on a stream after which a comment is sent."""
     close_timeout_seconds: Seconds = 30
     """How long the gateway tries to record a call while Redis is away, before it gives up and answers 503."""
+    payload_version: int = Field(default=2, ge=1, le=2)
+    """How calls are recorded: each whole (1), or without what earlier calls of the rollout already say (2)."""
+    prefix_memory_bytes: int = Field(default=64 << 20, ge=0)
+    """What this process remembers of recorded calls so that later ones can go on from them; 0 records all whole."""
     retry_after_seconds: int = Field(default=5, ge=1)
     """What clients are told to wait when Redis is away."""
     shutdown_grace_seconds: int = Field(default=60, ge=0)

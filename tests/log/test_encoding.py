@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leyden.log import PayloadInvalid, PayloadRefused, decode, encode, encoding
-from leyden.log.encoding import VERSION
+from leyden.log.encoding import WHOLE
 
 texts = st.text(st.characters(codec=None), max_size=8)
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
@@ -248,7 +248,7 @@ def test_damaged_bytes_are_refused_or_read_but_never_crash(flips: list[tuple[int
         damaged[place % len(damaged)] ^= change
     if not flips:
         damaged = damaged[: cut % len(damaged)]
-    payload = bytes([VERSION]) + (zstandard.ZstdCompressor().compress(bytes(damaged)) if inside else bytes(damaged))
+    payload = bytes([WHOLE]) + (zstandard.ZstdCompressor().compress(bytes(damaged)) if inside else bytes(damaged))
     try:
         assert isinstance(decode(payload), dict)
     except PayloadRefused:
@@ -263,4 +263,4 @@ def test_a_frame_that_claims_to_be_huge_is_refused_before_memory_is_asked_for():
         bytes.fromhex("28b52ffde0") + (2**50).to_bytes(8, "little") + b"\x01\x00\x00",
     ):
         with pytest.raises(PayloadRefused, match="damaged"):
-            decode(bytes([VERSION]) + frame)
+            decode(bytes([WHOLE]) + frame)

@@ -18,7 +18,6 @@ import orjson
 import structlog
 
 from leyden.log import Location
-from leyden.log.encoding import encode
 from leyden.log.errors import RolloutMissing, RunPaused
 from leyden.schemas import Model
 from leyden.triplet import UNDELIVERED
@@ -34,6 +33,7 @@ from leyden_gateway.proxy.connections import UpstreamFailed
 from leyden_gateway.proxy.exchange import Exchange
 from leyden_gateway.proxy.hold import Hold
 from leyden_gateway.proxy.logged import LoggedCall
+from leyden_gateway.proxy.prefixes import Creation
 from leyden_gateway.proxy.recall import recall
 from leyden_gateway.proxy.record import model_request
 from leyden_gateway.proxy.sampling import Mode, apply_rules
@@ -47,8 +47,6 @@ _log = structlog.get_logger("leyden.gateway.call")
 
 _UNANSWERED_PAUSE_SECONDS = 8.0
 _MAX_BACK_OFF_SECONDS = 12.0
-_THREAD_ABOVE_BYTES = 400_000
-"""Encoding a larger call takes over a millisecond."""
 
 
 class ModelCall:
@@ -118,6 +116,7 @@ class ModelCall:
 
     async def _serve_in(self, location: Location) -> None:
         gateway = self._gateway
+        self._creation = Creation(location.run, self._rollout_id, location.nonce)
         self._call = LoggedCall(
             gateway.replica, gateway.log.run(location.run), self._rollout_id, self._attempt, self._nonce
         )
@@ -245,7 +244,7 @@ class ModelCall:
         await self._answer(outcome, exchange)
 
     async def _record(self, outcome: Outcome, body: JSON, changed: JSON, *, delivered: bool) -> None:
-        """Put the outcome on record. Raises what `LoggedCall.close` does."""
+        """Put the outcome on record. Raises what `Recorder.record` does."""
         data = model_request(
             outcome,
             request=body,
@@ -256,9 +255,8 @@ class ModelCall:
             call_id=self._call.call_id,
             delivered=delivered,
         )
-        large = len(self._raw) + len(outcome.raw) > _THREAD_ABOVE_BYTES
-        payload = await asyncio.to_thread(encode, data) if large else encode(data)
-        await self._call.close(payload, self._gateway.settings.close_timeout_seconds)
+        read_bytes = len(self._raw) + len(outcome.raw)
+        await self._gateway.recorder.record(self._call, self._creation, data, read_bytes=read_bytes)
         metrics.count_call(self._protocol.upstream_path, outcome.response, ok=outcome.ok, delivered=delivered)
         metrics.UPSTREAM.observe(outcome.seconds)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
 
 import structlog
 
@@ -82,20 +83,23 @@ class LoggedCall:
         """The id under which it is open."""
         return self._call_id or ""
 
-    async def close(self, payload: bytes, timeout_seconds: float) -> None:
+    async def close(self, payload: bytes, timeout_seconds: float, bases: Sequence[str] = ()) -> None:
         """Put the call on record, trying for that long while Redis is away.
+
+        `bases` are the calls that `payload` refers to.
 
         Raises:
             LogUnavailable, LogFull: Redis stayed away too long.
             CallLost: it was lost meanwhile; what it gave is on record as late.
             RolloutMissing: the rollout was freed meanwhile; nothing is recorded.
+            BaseMissing: one of them is not on record; the call is still open.
         """
         call_id = self.call_id
         deadline, pause = time.monotonic() + timeout_seconds, _FIRST_PAUSE_SECONDS
         while True:
             try:
                 closed = await self._run.calls.close(
-                    self._rollout_id, self._attempt, call_id, payload, nonce=self._nonce
+                    self._rollout_id, self._attempt, call_id, payload, nonce=self._nonce, bases=bases
                 )
                 break
             except (LogUnavailable, LogFull) as error:

@@ -3,6 +3,7 @@
 Invariants, each held by one script:
 - a call is opened only while its rollout has not ended, its attempt is not fenced and the run is not paused;
 - it is in flight while it is open and its replica's heart beats;
+- what its payload refers to is on record before it, in the same stream;
 - it is recorded once; what was lost meanwhile (its rollout ended, another attempt took over) is recorded as late and
   never becomes a sample;
 - closing works when memory is full, opening does not;
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leyden.log.errors import (
     AttemptFenced,
+    BaseMissing,
     CallLost,
     LogFull,
     LogUnavailable,
@@ -126,20 +129,25 @@ class Calls:
         *,
         event_type: str = "model_request",
         nonce: str | None = None,
+        bases: Sequence[str] = (),
     ) -> Closed:
         """Put on record what a call gave; closing it again changes nothing and returns the same.
 
-        `payload` is the event's data, encoded. With the `nonce` of the rollout that the call was opened in, nothing is
-        recorded in a rollout that was created anew under the id.
+        `payload` is the event's data, encoded, and `bases` are the calls that it refers to. With the `nonce` of the
+        rollout that the call was opened in, nothing is recorded in a rollout that was created anew under the id.
 
         Raises:
             RolloutMissing: the rollout was freed meanwhile; nothing is recorded.
+            BaseMissing: one of the bases is not on record, since Redis has lost it or the rollout was created anew; the
+                call is still open and may be closed with another payload.
         """
         if not payload:
             raise ValueError(f"call {call_id} of rollout {rollout_id} has an empty payload; abandon it instead")
-        outcome, *rest = await self._close(rollout_id, attempt, call_id, event_type, payload, nonce)
+        outcome, *rest = await self._close(rollout_id, attempt, call_id, event_type, payload, nonce, bases)
         if outcome == b"missing":
             raise RolloutMissing(rollout_id)
+        if outcome == b"base missing":
+            raise BaseMissing(rollout_id, text(rest[0]))
         return Closed(text(rest[0]), late=outcome == b"late")
 
     async def abandon(self, rollout_id: str, attempt: str, call_id: str) -> None:
@@ -147,13 +155,20 @@ class Calls:
         await self._close(rollout_id, attempt, call_id, "", b"", None)
 
     async def _close(
-        self, rollout_id: str, attempt: str, call_id: str, event_type: str, payload: bytes, nonce: str | None
+        self,
+        rollout_id: str,
+        attempt: str,
+        call_id: str,
+        event_type: str,
+        payload: bytes,
+        nonce: str | None,
+        bases: Sequence[str] = (),
     ) -> list:
         k = self._keys
         return await self._scripts.run(
             "close_call",
             (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
-            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS, nonce or ""),
+            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS, nonce or "", *bases),
         )
 
     def _take_off_later(self, rollout_id: str, attempt: str, call_id: str) -> None:

@@ -3,7 +3,8 @@
 -- late. Without a payload the call leaves no event. A freed rollout is not created again.
 -- KEYS  rollout  events  run  replicas  control
 -- ARGV  attempt  call  event_type  payload ("" for none)  replica_ttl  nonce ("" for whichever creation stands)
--- ->    {"event" | "late", entry} | {"missing"}
+--       then the calls that the payload goes on from: without them it could not be read
+-- ->    {"event" | "late", entry} | {"missing"} | {"base missing", call}
 --#include now
 --#include attempts
 --#include inflight
@@ -12,6 +13,9 @@ local state, nonce, done, open, attempts =
   unpack(redis.call('HMGET', KEYS[1], 'state', 'nonce', 'done:' .. call, 'call:' .. call, 'attempts'))
 if not state or (ARGV[6] ~= '' and ARGV[6] ~= nonce) then return {'missing'} end
 if done then return {string.match(done, '^(%S+) (%S+)')} end
+for i = 7, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], 'done:' .. ARGV[i]) == 0 then return {'base missing', ARGV[i]} end
+end
 
 local at, kind, entry = now(), open and 'event' or 'late', '0-0'
 if ARGV[4] ~= '' then

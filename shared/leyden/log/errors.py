@@ -78,6 +78,13 @@ class CallLost(RuntimeError):
         super().__init__(f"call {call_id} of rollout {rollout_id} is no longer open")
 
 
+class BaseMissing(LookupError):
+    """A payload goes on from a call that is not on record in its rollout; nothing was recorded."""
+
+    def __init__(self, rollout_id: str, call_id: str) -> None:
+        super().__init__(f"call {call_id}, from which a payload goes on, is not on record in rollout {rollout_id}")
+
+
 class IdTaken(RuntimeError):
     """The rollout id exists in another run."""
 

@@ -3,19 +3,22 @@
 Invariants:
 - an event with an id is appended once;
 - what an agent sends for an attempt that is over, or for a rollout that has ended, is refused;
-- reading gives back exactly what was recorded.
+- reading gives back exactly what was recorded. What calls have in common, such as the messages of a conversation, is
+  one object in all that are read together, so nothing in them is to be changed in place.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leyden.log.encoding import decode, encode
+from leyden.log.encoding import BaseUnknown, decode, encode
 from leyden.log.errors import AttemptFenced, RolloutFinished, RolloutMissing
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
@@ -40,6 +43,14 @@ class Entry:
     data: dict[str, Any] | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
+
+_FIRST_PAGE, _PAGE = 2, 8
+"""Entries read at once from a stream's end; what is looked for is nearly always the last call."""
+
+_THREAD_ABOVE_BYTES = 50_000
+"""Decoding more takes over a millisecond."""
+
+Rows = list[tuple[bytes, dict[bytes, bytes]]]
 
 _OWN_FIELDS = {b"kind", b"at", b"attempt", b"type", b"call", b"data"}
 
@@ -130,14 +141,29 @@ class Events:
         entries, _ = await self._read(rollout_id)
         return entries
 
-    async def newest(self, rollout_id: str, count: int, *, before: str = "+") -> list[Entry]:
-        """Up to `count` entries on record of a rollout, the newest first, all of them older than the entry `before`."""
-        latest = before if before == "+" else f"({before}"
+    async def backwards(self, rollout_id: str) -> AsyncIterator[Entry]:
+        """What is on record of a rollout, the newest first.
+
+        Few entries are read at a time, until one goes on from an earlier call: then all before it are.
+        """
+        before, count = "+", _FIRST_PAGE
+        while rows := await self._newest(rollout_id, before, count):
+            before, count = f"({text(rows[-1][0])}", _PAGE
+            try:
+                entries = await _decoded(rows[::-1])
+            except BaseUnknown:
+                rows, before = await self._newest(rollout_id, text(rows[0][0]), None), ""
+                entries = await _decoded(rows[::-1])
+            for entry in reversed(entries):
+                yield entry
+            if not before:
+                return
+
+    async def _newest(self, rollout_id: str, latest: str, count: int | None) -> Any:
         try:
-            rows: Any = await self._redis.xrevrange(self._keys.events(rollout_id), latest, "-", count=count)
+            return await self._redis.xrevrange(self._keys.events(rollout_id), latest, "-", count=count)
         except RedisError as error:
             raise_as_log_error(error)
-        return [_entry(entry, fields) for entry, fields in rows]
 
     async def _read(self, rollout_id: str) -> tuple[list[Entry], str | None]:
         pipeline = self._redis.pipeline(transaction=True)
@@ -149,10 +175,28 @@ class Events:
             raise_as_log_error(error)
         if state is None or hidden:
             raise RolloutMissing(rollout_id)
-        return [_entry(entry, fields) for entry, fields in rows], text(attempt) or None
+        return await _decoded(rows), text(attempt) or None
 
 
-def _entry(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
+async def _decoded(rows: Rows) -> list[Entry]:
+    """The entries of a stream, or of a part of it, in order."""
+    if sum(len(fields.get(b"data", b"")) for _, fields in rows) > _THREAD_ABOVE_BYTES:
+        return await asyncio.to_thread(_entries, rows)
+    return _entries(rows)
+
+
+def _entries(rows: Rows) -> list[Entry]:
+    calls: dict[str, dict[str, Any]] = {}
+    entries = []
+    for row in rows:
+        entry = _entry(*row, calls)
+        if entry.call_id is not None and entry.data is not None:
+            calls[entry.call_id] = entry.data
+        entries.append(entry)
+    return entries
+
+
+def _entry(entry: bytes, fields: dict[bytes, bytes], calls: dict[str, dict[str, Any]]) -> Entry:
     data = fields.get(b"data")
     return Entry(
         entry=text(entry),
@@ -161,6 +205,6 @@ def _entry(entry: bytes, fields: dict[bytes, bytes]) -> Entry:
         attempt=text(fields.get(b"attempt")) or None,
         event_type=text(fields.get(b"type")) or None,
         call_id=text(fields.get(b"call")) or None,
-        data=None if data is None else decode(data),
+        data=None if data is None else decode(data, calls),
         notes={text(name): text(value) for name, value in fields.items() if name not in _OWN_FIELDS},
     )
