@@ -9,7 +9,7 @@ import orjson
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -17,27 +17,13 @@ from leyden_gateway.protocols import AgentError, Malformed
 from leyden_gateway.protocols.anthropic.messages import Messages
 from leyden_gateway.protocols.chat import ChatCompletions
 from tests.gateway import stub
-from tests.gateway.test_streams_equal_answers import texts
+from tests.gateway.sampled import reasons, texts, tool_calls, unhurried
 
 CHAT, MESSAGES = ChatCompletions(), Messages()
 ASKED: dict[str, Any] = {"stream": True}
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
 arguments = st.sampled_from(['{"a": 2, "b": 2}', "{}", "", "[1]", '{"a": ', "nonsense", '{"a": "\\u00e9 ü"}']) | texts
-calls = st.lists(
-    st.builds(
-        lambda name, given, number: {
-            "id": f"call-{number}",
-            "type": "function",
-            "function": {"name": name, "arguments": given},
-        },
-        st.sampled_from(["search", "add"]),
-        arguments,
-        st.integers(0, 99),
-    ),
-    max_size=3,
-)
-reasons = st.sampled_from(["stop", "length", "tool_calls"])
 
 
 def accumulated(stream: bytes) -> dict[str, Any]:
@@ -58,7 +44,8 @@ def unstreamed(response: dict[str, Any]) -> dict[str, Any]:
     return Message.model_validate(MESSAGES.answer(response, {}), strict=True).model_dump(exclude_none=True)
 
 
-@given(text=st.just("") | texts, reasoning=st.none() | texts, calls=calls, reason=reasons)
+@unhurried
+@given(text=texts, reasoning=st.none() | texts, calls=tool_calls(arguments), reason=reasons)
 def test_a_stream_is_the_message_of_the_unstreamed_answer(text, reasoning, calls, reason):
     body = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "return_token_ids": True}
     message: dict[str, Any] = {"reasoning": reasoning} | ({"tool_calls": calls} if calls else {})
@@ -85,6 +72,7 @@ deltas = st.lists(
 )
 
 
+@unhurried
 @given(deltas=deltas, reason=reasons, cuts=st.integers(0, 3))
 def test_any_stream_whatever_its_order_says_the_same_as_the_unstreamed_answer(deltas, reason, cuts):
     """Chunks that go to and fro give more blocks; joined kind by kind they are those of the whole answer."""
@@ -118,7 +106,7 @@ chunks = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@unhurried
 @given(sent=st.lists(chunks, max_size=4))
 def test_whatever_a_server_sends_is_relayed_or_malformed(sent):
     assembly, relay = MESSAGES.assembly(), MESSAGES.relay(ASKED)
@@ -147,7 +135,7 @@ shapes = inner | st.lists(st.dictionaries(names, inner | st.lists(inner, max_siz
 parameters = st.sampled_from(["messages", "system", "tools", "tool_choice", "thinking", "output_config", "stream"])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@unhurried
 @given(changes=st.dictionaries(parameters, shapes, max_size=3))
 def test_any_request_is_translated_or_refused_by_name(changes):
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **changes}
@@ -162,6 +150,7 @@ def _refused_parameter(body: dict[str, Any]) -> str:
     return ""
 
 
+@unhurried
 @given(turns=st.lists(st.tuples(st.sampled_from(["user", "assistant"]), texts), min_size=1, max_size=6), more=texts)
 def test_a_conversation_that_goes_on_keeps_the_messages_it_had(turns, more):
     messages = [{"role": role, "content": text} for role, text in turns]

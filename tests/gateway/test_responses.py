@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -18,30 +18,13 @@ from leyden_gateway.protocols.responses.items import Conversation
 from leyden_gateway.protocols.responses.relay import ResponsesRelay
 from leyden_gateway.protocols.responses.request import to_chat
 from tests.gateway import stub
+from tests.gateway.sampled import reasons, texts, tool_calls, unhurried
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ASKED = {"model": "m", "input": "hi", "instructions": "Be brief.", "temperature": 0.3, "reasoning": {"effort": "low"}}
 ENVELOPE = Envelope(noted(ASKED, "resp_1", 1_700_000_000), to_chat(ASKED, []) | {"temperature": 1.0})
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine draws its first examples slowly."""
-
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
-calls = st.lists(
-    st.builds(
-        lambda name, arguments, number: {
-            "id": f"call-{number}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        },
-        st.sampled_from(["search", "add"]),
-        texts,
-        st.integers(0, 99),
-    ),
-    max_size=3,
-)
 anything = st.none() | st.booleans() | st.integers(0, 9) | texts | st.just([]) | st.just({}) | st.just([7])
-reasons = st.sampled_from(["stop", "length", "tool_calls", "content_filter"])
 
 
 def events_of(data: bytes) -> list[dict]:
@@ -87,7 +70,7 @@ def said_by(item: dict) -> str:
 
 
 @unhurried
-@given(text=texts, reasoning=st.none() | texts, calls=calls, reason=reasons, usage=st.booleans())
+@given(text=texts, reasoning=st.none() | texts, calls=tool_calls(), reason=reasons, usage=st.booleans())
 def test_a_stream_ends_as_the_unstreamed_answer_is(text, reasoning, calls, reason, usage):
     body = {"messages": [], "logprobs": True, "return_token_ids": True, "model": "m"}
     answer = stub.chat_response(body, text, finish_reason=reason, reasoning=reasoning, tool_calls=calls or None)
@@ -188,7 +171,7 @@ def test_an_answer_of_any_shape_becomes_a_response(choice, usage):
 
 
 @unhurried
-@given(text=texts, reasoning=st.none() | texts, calls=calls)
+@given(text=texts, reasoning=st.none() | texts, calls=tool_calls())
 def test_items_that_are_sent_back_are_the_message_that_was_sampled(text, reasoning, calls):
     answer = stub.chat_response({"messages": []}, text, reasoning=reasoning, tool_calls=calls or None)
     conversation = Conversation([{"role": "user", "content": "hi"}])

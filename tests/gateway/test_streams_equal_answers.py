@@ -13,23 +13,9 @@ from leyden_gateway.protocols import Malformed
 from leyden_gateway.protocols.chat import ChatCompletions
 from leyden_gateway.protocols.completions import Completions
 from tests.gateway import stub
+from tests.gateway.sampled import spoken, tool_calls, unhurried
 
 CHAT, COMPLETIONS = ChatCompletions(), Completions()
-
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\n"), min_size=1, max_size=60)
-calls = st.lists(
-    st.builds(
-        lambda name, arguments, number: {
-            "id": f"call-{number}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        },
-        st.sampled_from(["search", "add"]),
-        texts,
-        st.integers(0, 99),
-    ),
-    max_size=3,
-)
 
 
 def bare(value: Any) -> Any:
@@ -39,7 +25,8 @@ def bare(value: Any) -> Any:
     return [bare(each) for each in value] if isinstance(value, list) else value
 
 
-@given(text=texts, reasoning=st.none() | texts, calls=calls, n=st.integers(1, 3), log_probs=st.booleans())
+@unhurried
+@given(text=spoken, reasoning=st.none() | spoken, calls=tool_calls(), n=st.integers(1, 3), log_probs=st.booleans())
 def test_a_chat_stream_assembles_to_the_unstreamed_answer(text, reasoning, calls, n, log_probs):
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n, "logprobs": log_probs, "return_token_ids": True}
     message: dict[str, Any] = {"reasoning": reasoning} | ({"tool_calls": calls} if calls else {})
@@ -53,7 +40,8 @@ def test_a_chat_stream_assembles_to_the_unstreamed_answer(text, reasoning, calls
     assert bare(assembly.response()) == bare(response)
 
 
-@given(text=texts, n=st.integers(1, 3), log_probs=st.sampled_from([None, 0, 1, True]))
+@unhurried
+@given(text=spoken, n=st.integers(1, 3), log_probs=st.sampled_from([None, 0, 1, True]))
 def test_a_completion_stream_assembles_to_the_unstreamed_answer(text, n, log_probs):
     response = stub.completion_response({"prompt": "hi", "n": n, "logprobs": log_probs, "return_token_ids": True}, text)
 
@@ -65,7 +53,8 @@ def test_a_completion_stream_assembles_to_the_unstreamed_answer(text, n, log_pro
     assert bare(assembly.response()) == bare(response)
 
 
-@given(text=texts, calls=calls, n=st.integers(1, 3))
+@unhurried
+@given(text=spoken, calls=tool_calls(), n=st.integers(1, 3))
 def test_a_recorded_chat_answer_replays_as_a_stream_of_itself(text, calls, n):
     body = {"messages": [], "n": n, "logprobs": True, "return_token_ids": True}
     response = stub.chat_response(body, text, **({"tool_calls": calls} if calls else {}))
@@ -80,7 +69,8 @@ def test_a_recorded_chat_answer_replays_as_a_stream_of_itself(text, calls, n):
     assert bare(assembly.response()) == bare(response)
 
 
-@given(text=texts, n=st.integers(1, 2))
+@unhurried
+@given(text=spoken, n=st.integers(1, 2))
 def test_a_recorded_completion_replays_as_a_stream_of_itself(text, n):
     body = {"prompt": "hi", "n": n, "logprobs": 1, "return_token_ids": True}
     response = stub.completion_response(body, text)
@@ -92,7 +82,8 @@ def test_a_recorded_completion_replays_as_a_stream_of_itself(text, n):
     assert bare(assembly.response()) == bare(response)
 
 
-@given(text=texts, ids=st.booleans(), log_probs=st.booleans(), usage=st.booleans(), n=st.integers(1, 2))
+@unhurried
+@given(text=spoken, ids=st.booleans(), log_probs=st.booleans(), usage=st.booleans(), n=st.integers(1, 2))
 def test_a_relayed_stream_holds_what_was_asked_for_and_ends_only_when_told(text, ids, log_probs, usage, n):
     asked: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": usage}, "n": n, "messages": []}
     asked |= ({"return_token_ids": True} if ids else {}) | ({"logprobs": True} if log_probs else {})
