@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import httpx
 import pytest
 import uvicorn
 
-from leyden.log import Log, RunLog
+from leyden.log import Log, RunLog, RunSettings
+from leyden.processes import free_port
+from leyden.schemas import Model
 from leyden_gateway.app import create_app
 from leyden_gateway.settings import GatewaySettings
 from tests.gateway.stub import MODEL, StubModel
@@ -119,3 +122,32 @@ def fast_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(upstream.back_off_seconds(retry, jitter) / 100)
 
     monkeypatch.setattr(call, "back_off", quick)
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a vLLM with a tiny random model: its own, or that of LEYDEN_TEST_VLLM_URL."""
+    given = os.environ.get("LEYDEN_TEST_VLLM_URL")
+    if given:
+        yield given
+        return
+    from examples.models import tiny
+    from examples.serve_vllm import VllmServer
+
+    folder = tmp_path_factory.mktemp("vllm")
+    tiny.make(folder / "tiny")
+    server = VllmServer(
+        model=folder / "tiny", name="tiny", port=free_port(), log=folder / "log", threads=1, kv_cache="64M"
+    )
+    with server:
+        yield f"{server.url}/v1"
+
+
+@pytest.fixture
+async def seeded(log: Log, vllm: str) -> RunLog:
+    """A run for calls that bring their own seed, so that the same call gives the same answer."""
+    async with httpx.AsyncClient(base_url=vllm) as client:
+        name = (await client.get("/models")).json()["data"][0]["id"]
+    await log.runs.begin("seeded", RunSettings(model=name))
+    await log.run("seeded").models.add([Model(model=name, endpoint=vllm)])
+    return log.run("seeded")

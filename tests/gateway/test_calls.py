@@ -227,83 +227,6 @@ async def test_an_upstream_that_stays_silent_is_a_504_on_record(settings, redis_
     assert (call["http_status"], call["status"], call["retry_count"]) == (504, "error", 1)
 
 
-def _set(key: str, value: Any):
-    def change(response: dict) -> None:
-        response[key] = value
-
-    return change
-
-
-def _set_choice(key: str, value: Any):
-    def change(response: dict) -> None:
-        response["choices"][0][key] = value
-
-    return change
-
-
-MALFORMED = {
-    "not JSON": (stub.raw(b"<html>oops</html>"), "not JSON"),
-    "cut off": (stub.raw(b'{"choices": [{"index": 0'), "not JSON"),
-    "too deep": (stub.raw(b'{"choices": ' + b"[" * 300 + b"]" * 300 + b"}"), "deeper than 200"),
-    "a list": (stub.raw(b"[1, 2]"), "a JSON list"),
-    "text": (stub.raw(b'{"choices": []}', content_type="text/html"), "content type text/html"),
-    "an error inside": (stub.raw(b'{"error": {"message": "out of memory"}}'), "out of memory"),
-    "no choices": (stub.answer(change=_set("choices", [])), "no choices"),
-    "null choices": (stub.answer(change=_set("choices", None)), "no choices"),
-    "null among ids": (stub.answer(change=_set_choice("token_ids", [1, None, 3, 4])), "None"),
-    "ids no list": (stub.answer(change=_set_choice("token_ids", "1234")), "str"),
-    "prompt ids no integers": (stub.answer(change=_set("prompt_token_ids", [1.5])), "1.5"),
-    "too few ids": (stub.answer(change=_set_choice("token_ids", [1, 2])), "2 token ids and 4 log probs"),
-    "a redirect": (stub.raw(b"{}", code=302), "302"),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-async def test_a_malformed_answer_is_recorded_as_what_it_is_and_the_agent_is_told(api, served, default, case):
-    script, fault = MALFORMED[case]
-    served.otherwise = script
-    await create(api)
-
-    answer = await post(api, chat())
-
-    assert answer.status_code == 502
-    assert fault in answer.json()["error"]["message"]
-    (call,) = await calls_of(default)
-    assert (call["status"], call["http_status"], call["delivered"]) == ("error", 502, False)
-    assert fault in call["fault"]
-
-
-CHUNK = orjson.dumps(
-    {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "the "}, "token_ids": [5]}]}
-)
-BAD_STREAMS = {
-    "cut": stub.events(CHUNK, cut=True),
-    "ended without its end": stub.events(CHUNK),
-    "done without a finish reason": stub.events(CHUNK, b"[DONE]"),
-    "an error inside": stub.events(CHUNK, b'{"error": {"message": "engine died"}}', b"[DONE]"),
-    "not JSON": stub.events(CHUNK, b"{oops"),
-    "unequal": stub.answer(change=_set_choice("token_ids", [1, 2])),
-}
-
-
-@pytest.mark.parametrize("case", BAD_STREAMS)
-async def test_a_stream_that_goes_wrong_ends_in_an_error_and_never_looks_complete(api, served, default, case):
-    served.otherwise = BAD_STREAMS[case]
-    await create(api)
-
-    answer = await post(api, chat(stream=True))
-
-    *_, last = payloads(answer.text)
-    assert answer.status_code == 200
-    assert "error" in orjson.loads(last)
-    assert "[DONE]" not in answer.text
-    assert '"stop"' not in answer.text
-    (call,) = await calls_of(default)
-    assert (call["status"], call["http_status"], call["delivered"]) == ("error", 502, False)
-    assert call["response"]["error"]["message"] == call["fault"]
-    assert call["response"]["choices"][0]["token_ids"] in ([5], [1, 2])
-
-
 async def test_a_stream_that_breaks_before_its_first_token_is_tried_again_unseen(api, served, default):
     served.scripts = [stub.events(cut=True), stub.drop(), stub.status(503)]
     await create(api)
@@ -313,35 +236,6 @@ async def test_a_stream_that_breaks_before_its_first_token_is_tried_again_unseen
     assert payloads(answer.text)[-1] == b"[DONE]"
     (call,) = await calls_of(default)
     assert (call["status"], call["retry_count"]) == ("ok", 3)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_aborted_answer_is_recorded_undelivered_and_asked_again(api, served, default, stream):
-    aborted = stub.answer("", finish_reason="abort") if stream else stub.answer("the", finish_reason="abort")
-    served.scripts = [aborted, aborted]
-    await create(api)
-
-    answer = await post(api, chat(stream=stream))
-
-    assert answer.status_code == 200
-    assert "abort" not in answer.text
-    calls = await calls_of(default)
-    assert [(call["finish_reason"], call["delivered"]) for call in calls] == [
-        ("abort", False),
-        ("abort", False),
-        ("stop", True),
-    ]
-
-
-async def test_a_stream_that_is_aborted_after_its_first_token_ends_in_an_error(api, served, default):
-    served.otherwise = stub.answer("the answer", finish_reason="abort")
-    await create(api)
-
-    answer = await post(api, chat(stream=True))
-
-    assert "error" in orjson.loads(payloads(answer.text)[-1])
-    (call,) = await calls_of(default)
-    assert (call["finish_reason"], call["delivered"]) == ("abort", False)
 
 
 async def test_an_upstream_that_always_aborts_is_an_error_in_the_end(api, served, default):

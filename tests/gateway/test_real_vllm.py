@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
 import httpx
 import openai
 import pytest
-from examples.models import tiny
-from examples.serve_vllm import VllmServer
 
-from leyden.log import Log, RunLog, RunSettings
-from leyden.processes import free_port
-from leyden.schemas import Model
+from leyden.log import RunLog
 from leyden.triplet import to_triplet
+from leyden_gateway.settings import GatewaySettings
 from tests.gateway.conftest import KEY, proxy
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -25,30 +20,10 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 MESSAGES: Any = [{"role": "user", "content": "what is two and two"}]
 
 
-@pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a vLLM with a tiny random model: its own, or that of LEYDEN_TEST_VLLM_URL."""
-    given = os.environ.get("LEYDEN_TEST_VLLM_URL")
-    if given:
-        yield given
-        return
-    folder: Path = tmp_path_factory.mktemp("vllm")
-    tiny.make(folder / "tiny")
-    server = VllmServer(
-        model=folder / "tiny", name="tiny", port=free_port(), log=folder / "log", threads=1, kv_cache="64M"
-    )
-    with server:
-        yield f"{server.url}/v1"
-
-
 @pytest.fixture
-async def seeded(log: Log, vllm: str) -> RunLog:
-    """A run for calls that bring their own seed, so that the same call gives the same answer."""
-    async with httpx.AsyncClient(base_url=vllm) as client:
-        name = (await client.get("/models")).json()["data"][0]["id"]
-    await log.runs.begin("seeded", RunSettings(model=name))
-    await log.run("seeded").models.add([Model(model=name, endpoint=vllm)])
-    return log.run("seeded")
+def settings(settings: GatewaySettings) -> GatewaySettings:
+    """A model server that computes on a busy machine's CPU takes its time."""
+    return settings.model_copy(update={"upstream_timeout_seconds": 60})
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Response
+from fastapi.responses import PlainTextResponse
 
 from leyden_gateway import metrics
 from leyden_gateway.access import admin_only
@@ -24,7 +25,7 @@ async def readyz(gateway: TheGateway) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get("/metrics", dependencies=[Depends(admin_only)])
+@router.get("/metrics", dependencies=[Depends(admin_only)], response_class=PlainTextResponse)
 async def prometheus() -> Response:
     """What was counted, in Prometheus' text format."""
     return Response(metrics.report(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -28,10 +28,33 @@ def complete(document: JSON) -> JSON:
         "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     }
     document["security"] = [{"bearer": []}, {"key": []}]
-    for path in _OPEN:
-        for operation in paths[path].values():
-            operation["security"] = []
+    for path, operations in paths.items():
+        for operation in operations.values():
+            if path in _OPEN:
+                operation["security"] = []
+            for status, reason in _refusals(path, operation).items():
+                operation["responses"].setdefault(status, _refused(reason))
     return document
+
+
+def _refusals(path: str, operation: JSON) -> dict[str, str]:
+    """The refusals that any operation of its kind may give, by status."""
+    if path in _OPEN:
+        return {"503": "Redis is away"} if path == "/readyz" else {}
+    return (
+        {status: _ERRORS[status] for status in ("401", "403", "503")}
+        | ({"404": "Nothing of this name"} if "{" in path else {})
+        | ({"400": "The attempt's id can't be one"} if "{mode}" in path else {})
+        | ({"409": "It has ended, or something else is known under this name"} if operation.get("requestBody") else {})
+        | ({"413": _ERRORS["413"]} if operation.get("requestBody") else {})
+    )
+
+
+def _refused(reason: str) -> JSON:
+    return {
+        "description": reason,
+        "content": {"application/json": {"schema": {"type": "object", "required": ["detail"]}}},
+    }
 
 
 def _call(upstream_path: str) -> JSON:
@@ -46,7 +69,7 @@ def _call(upstream_path: str) -> JSON:
                 "description": "The provider's answer",
                 "content": {"application/json": {}, "text/event-stream": {}},
             },
-            **{status: {"description": reason} for status, reason in _ERRORS.items()},
+            **{status: _refused(reason) for status, reason in _ERRORS.items()},
         },
     }
 
@@ -67,7 +90,7 @@ def _again() -> JSON:
         "parameters": [*_parameters(), {"name": "response_id", "in": "path", "required": True, "schema": _TEXT}],
         "responses": {
             "200": {"description": "The provider's answer", "content": {"application/json": {}}},
-            "404": {"description": "The attempt has no such answer"},
+            "404": _refused("The attempt has no such answer"),
         },
     }
 
@@ -80,7 +103,7 @@ def _count() -> JSON:
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
         "responses": {
             "200": {"description": "The provider's answer", "content": {"application/json": {}}},
-            **{status: {"description": reason} for status, reason in _ERRORS.items() if status not in ("409", "429")},
+            **{status: _refused(reason) for status, reason in _ERRORS.items() if status not in ("409", "429")},
         },
     }
 

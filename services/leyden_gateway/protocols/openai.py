@@ -294,6 +294,13 @@ def finish_reasons(response: JSON) -> list[Any]:
     return [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
 
 
+def choices_asked(body: JSON) -> int:
+    """How many choices a request asks for: `n` for each of its prompts, of which completions may have several."""
+    n, prompts = body.get("n"), body.get("prompt")
+    several = isinstance(prompts, list) and any(isinstance(prompt, str | list) for prompt in prompts)
+    return (n if type(n) is int else 1) * (len(prompts) if several else 1)
+
+
 def log_prob_count(log_probs: Any) -> int | None:
     """Of how many tokens a choice reports log probs, or None if it reports none."""
     if not isinstance(log_probs, dict):

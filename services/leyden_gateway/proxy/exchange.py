@@ -14,6 +14,7 @@ from typing import Any
 from leyden.schemas import Model
 from leyden_gateway import strict_json
 from leyden_gateway.protocols import Malformed, ModelProtocol, sse
+from leyden_gateway.protocols.openai import choices_asked
 from leyden_gateway.proxy.client import Client, ClientGone, Patience
 from leyden_gateway.proxy.connections import Connection, UpstreamFailed, UpstreamSilent
 from leyden_gateway.proxy.upstream import Outcome, Upstream, failure, parsed
@@ -113,7 +114,7 @@ class Exchange:
                         if outcome.ok:
                             return _malformed(model, outcome.response, "a whole answer where a stream was asked for")
                         return outcome
-                    await self._pass_on(reply, assembly)
+                    await self._pass_on(reply, assembly, choices_asked(body))
                 finally:
                     self._upstream.release(reply)
         except TimeoutError:
@@ -139,16 +140,20 @@ class Exchange:
             return Outcome(status, response, model, fault, final=True)
         return Outcome(200, response, model)
 
-    async def _pass_on(self, reply: Connection, assembly: Any) -> None:
+    async def _pass_on(self, reply: Connection, assembly: Any, asked_choices: int) -> None:
         """Show the client what may be shown, as it comes.
+
+        Without its end marker a stream has ended only if all `asked_choices` have; with it, a server that knows no
+        `n` may have given fewer.
 
         Raises:
             Malformed: a chunk is not one, or the stream ended before its end.
         """
         events = sse.Events(self._settings.max_answer_bytes)
         feed, relay, client = assembly.feed, self._relay.feed, self._client
+        done = False
         while data := await reply.some():
-            out, done = b"", False
+            out = b""
             try:
                 for payload in events.feed(data):
                     if payload == sse.DONE:
@@ -166,7 +171,7 @@ class Exchange:
             if done:
                 await _drain(reply)
                 break
-        if not assembly.finished:
+        if not assembly.finished or not (done or len(assembly.response()["choices"]) >= asked_choices):
             raise Malformed("the stream ended before every choice had its finish reason")
 
     def _gone(self, model: Model, response: JSON | None = None) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import agents
 import openai
 import pytest
 
@@ -9,8 +10,6 @@ from leyden.auth import AgentClaims, Authority
 from tests.gateway import stub
 from tests.gateway.conftest import KEY, create, proxy
 from tests.gateway.stub import TEXT
-
-agents = pytest.importorskip("agents")
 
 CALLS = [
     {"id": f"call-{b}", "type": "function", "function": {"name": "add", "arguments": f'{{"a": 2, "b": {b}}}'}}
