@@ -9,11 +9,12 @@ MODEL ?= smollm2
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BIN := .venv/bin
 
-.PHONY: help env vllm-env lint test test-fast demo bench gpu-smoke clean
+.PHONY: help env vllm-env lint test test-fast fuzz demo bench gpu-smoke clean
 
 help:
 	@echo "make test        set up what is missing and run every test (about 10 minutes to set up)"
 	@echo "make test-fast   the tests that need neither verl nor vLLM (about 2 minutes)"
+	@echo "make fuzz        10,000 requests made from the API's description (about 5 minutes)"
 	@echo "make demo        train SmolLM2-135M on a real agent; MODEL=tiny for a random model in a few minutes"
 	@echo "make lint        ruff and pyright"
 	@echo "make bench       the measurements of docs/performance.md"
@@ -56,6 +57,9 @@ test: env vllm-env
 
 test-fast: env
 	@$(BIN)/pytest tests -m "not verl and not vllm"
+
+fuzz: env
+	@LEYDEN_TEST_FUZZ_REQUESTS=12000 $(BIN)/pytest tests/gateway/test_fuzzing.py
 
 demo: env vllm-env
 	@$(BIN)/python -m examples.demo --model $(MODEL)

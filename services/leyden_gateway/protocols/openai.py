@@ -296,9 +296,9 @@ def finish_reasons(response: JSON) -> list[Any]:
 
 def choices_asked(body: JSON) -> int:
     """How many choices a request asks for: `n` for each of its prompts, of which completions may have several."""
-    n, prompts = body.get("n"), body.get("prompt")
-    several = isinstance(prompts, list) and any(isinstance(prompt, str | list) for prompt in prompts)
-    return (n if type(n) is int else 1) * (len(prompts) if several else 1)
+    n, prompt = body.get("n"), body.get("prompt")
+    prompts = [each for each in prompt if isinstance(each, str | list)] if isinstance(prompt, list) else []
+    return (n if type(n) is int else 1) * (len(prompts) or 1)
 
 
 def log_prob_count(log_probs: Any) -> int | None:
