@@ -143,11 +143,9 @@ class _Session(requests.Session):
 def test_every_answer_to_any_request_is_one_that_the_description_tells_of(fuzzed, operation):
     fuzzed.begin()
     known = {parameter.name: _NAMES[parameter.name] for parameter in operation.path_parameters}
-    requests_made = st.one_of(
-        operation.as_strategy(mode, **named)
-        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-        for named in ([{"path_parameters": known}, {}] if known else [{}])
-    )
+    namings: list[dict[str, Any]] = [{"path_parameters": known}, {}] if known else [{}]
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    requests_made = st.one_of([operation.as_strategy(mode, **naming) for mode in modes for naming in namings])
 
     @settings(
         max_examples=max(1, REQUESTS // len(OPERATIONS)),
