@@ -32,6 +32,7 @@ from bench import answers
 from bench.answers import Sizes
 from bench.machine import Machine
 from leyden.log import Log, RunSettings, decode, encode
+from leyden.log.encoding import encode_call
 from leyden.redis_server import RedisServer, find_server
 from leyden.schemas import DEFAULT_ATTEMPT, DEFAULT_RUN, NewRollout
 
@@ -66,7 +67,8 @@ class Appending:
 WAYS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "orjson": (orjson.dumps, orjson.loads),
     "json + zlib": (lambda event: zlib.compress(json.dumps(event).encode()), lambda b: json.loads(zlib.decompress(b))),
-    "Leyden": (encode, decode),
+    "Leyden, version 1": (encode, decode),
+    "Leyden": (lambda event: encode_call(event, parsed=True).payload, decode),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
+import io
 import json
 import random
 from typing import Any
@@ -170,6 +172,68 @@ def test_long_texts_and_completions_prompts_are_shared_too():
 
     assert max(sizes[2:]) < sizes[0] / 10
     assert same(read(stream), calls)
+
+
+def experts(rows: list[list[int]], layers: int = 4, descr: str = "|u1") -> str:
+    """What vLLM reports: base64 of the array (tokens, layers, experts) as NumPy saves it."""
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({len(rows)}, {layers}, 2), }}"
+    head = head.ljust(128 - 10 - 1) + "\n"
+    raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + b"".join(map(bytes, rows))
+    return base64.b64encode(raw).decode()
+
+
+def test_the_experts_of_a_prompts_tokens_are_recorded_once():
+    writer, draw = Writer(), random.Random(0)
+
+    def row() -> list[int]:
+        return [draw.randrange(128) for _ in range(8)]
+
+    rows, calls = [row() for _ in range(3000)], []
+    for _ in range(5):
+        calls.append({"routed_experts": experts(rows)})
+        rows = rows[:-1] + [row() for _ in range(40)]
+    stream = [(str(turn), writer.write(str(turn), call).payload) for turn, call in enumerate(calls)]
+
+    assert max(len(payload) for _, payload in stream[1:]) < 600
+    assert len(stream[0][1]) < 3000 * 8
+    assert same(read(stream), calls)
+
+
+@given(cut=st.integers(0, 400), put=st.text(st.characters(codec="ascii"), max_size=3), rows=st.integers(0, 30))
+@settings(max_examples=100, deadline=None)
+def test_what_only_looks_like_experts_comes_back_as_it_was(cut: int, put: str, rows: int):
+    whole = experts([[place % 256] * 8 for place in range(rows)])
+    writer, calls = (
+        Writer(),
+        [{"routed_experts": each} for each in (whole, whole[:cut] + put + whole[cut + 1 :], whole)],
+    )
+    stream = [(str(turn), writer.write(str(turn), call).payload) for turn, call in enumerate(calls)]
+    assert same(read(stream), calls)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_experts_are_known_as_numpy_saves_them(dtype: str):
+    numpy = pytest.importorskip("numpy")
+    writer, sizes, calls = Writer(), [], []
+    array = numpy.random.default_rng(0).integers(0, 128, (500, 6, 8)).astype(dtype)
+    for tokens in (450, 500):
+        file = io.BytesIO()
+        numpy.save(file, array[:tokens], allow_pickle=False)
+        calls.append({"routed_experts": base64.b64encode(file.getvalue()).decode()})
+    stream = [(str(turn), writer.write(str(turn), call).payload) for turn, call in enumerate(calls)]
+    sizes = [len(payload) for _, payload in stream]
+    assert sizes[1] < sizes[0] / 5
+    assert same(read(stream), calls)
+
+
+def test_experts_that_an_earlier_call_does_not_have_are_damage():
+    writer = Writer()
+    call = {"routed_experts": experts([[place % 256] * 8 for place in range(50)])}
+    writer.write("0", call)
+    payload = writer.write("1", call).payload
+    for other in (experts([[1] * 8] * 20), None, 5, "x" * 500):
+        with pytest.raises(PayloadRefused, match="damaged payload"):
+            decode(payload, {"0": {"routed_experts": other}})
 
 
 ODD_IDS = st.sampled_from([True, False, 1.0, -1, 2**31, -(2**31), 2**40, None, "7", [7]])

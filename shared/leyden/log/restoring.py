@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from leyden.log.columns import BYTES, Path
+from leyden.log.experts import experts_in, restored
 
 Call = Mapping[str, Any]
 """The data of a call's event."""
@@ -29,11 +30,16 @@ def put_back(event: dict[str, Any], places: list[list[Any]], blobs: bytes, bases
             own: Any = _numbers(typecode, length, blobs[start:end])
         elif typecode == "t":
             own, end = _texts(length, blobs, start)
+        elif typecode == "e":
+            end = start + length
+            own = blobs[start:end]
         else:
             own, end = _at(event, path), start
         if shared:
             base, count = shared
             own = _continued(typecode, path, own, bases[base], count)
+        elif typecode == "e":
+            own = restored(own, memoryview(b""))
         _put(event, path, own)
         start = end
     return start
@@ -72,6 +78,11 @@ def _continued(typecode: str, path: Path, own: Any, base: Call, count: int) -> A
         return _after(part.encode()[:count], count, own.encode()).decode()
     if typecode == "v":
         return part
+    if typecode == "e":
+        experts = experts_in(part)
+        if experts is None or experts.count < count:
+            raise ValueError(f"an earlier call should have the experts of {count} tokens, and does not")
+        return restored(own, experts.between(0, count))
     raise ValueError(f"a part of type {typecode!r} can't be shared")
 
 

@@ -1,7 +1,7 @@
 """What a call's event has in common with earlier calls of its rollout, taken out of it.
 
 Shared can be: token ids of a prompt, which often go on where an earlier prompt and its answer ended; lists (messages,
-tools), objects (a schema) and long texts among the parameters of the request.
+tools), objects (a schema) and long texts among the parameters of the request; the experts of a prompt's tokens.
 
 Invariants:
 - a reference says that a part begins with so many elements of an earlier call's, which is on record;
@@ -16,10 +16,12 @@ from typing import Any
 import orjson
 
 from leyden.log.columns import ID_BYTES, Columns, Path, id_bytes, without_columns
+from leyden.log.experts import Experts, column, experts_in
 from leyden.log.prefixes import Between, Comparison, NewMarks, Prefixes
 from leyden.log.restoring import Call, ids_of
 
 _IDS = "ids"
+_EXPERTS = "routed_experts"
 _REQUESTS = ("request", "original")
 """Parts of an event that hold what an agent asked."""
 
@@ -56,6 +58,9 @@ class SharedColumns(Columns):
         response = data.get("response")
         if isinstance(response, dict):
             bare["response"] = without_columns(response, self)
+        if (experts := experts_in(data.get(_EXPERTS))) is not None:
+            bare[_EXPERTS] = None
+            self._take_experts(experts)
         for name in _REQUESTS:
             part = data.get(name)
             if isinstance(part, dict):
@@ -100,6 +105,17 @@ class SharedColumns(Columns):
             (prompt + len(self._sampled),),
         )
         self._note(_IDS, ids)
+
+    def _take_experts(self, experts: Experts) -> None:
+        count = experts.count
+        # Of the last token sampled, the experts may be known only when it is part of a prompt.
+        marked = sorted({*range(_IDS_APART, count, _IDS_APART), count - 1, count} - {0})
+        rows = Comparison(self._earlier.of(_EXPERTS))
+        rows.read(experts.between, marked)
+        self._note(_EXPERTS, rows)
+        own = column(experts.head, experts.between(rows.shared, count))
+        self.places.append([[_EXPERTS], "e", len(own), *self._base(rows)])
+        self.blobs.append(own)
 
     def _parameter(self, part: str, key: str, value: Any) -> Any:
         """What stays in the skeleton of a parameter."""
