@@ -59,7 +59,7 @@ test-fast: env
 	@$(BIN)/pytest tests -m "not verl and not vllm"
 
 fuzz: env
-	@LEYDEN_TEST_FUZZ_REQUESTS=12000 $(BIN)/pytest tests/gateway/test_fuzzing.py
+	@LEYDEN_TEST_FUZZ_REQUESTS=13000 $(BIN)/pytest tests/gateway/test_fuzzing.py
 
 demo: env vllm-env
 	@$(BIN)/python -m examples.demo --model $(MODEL)
