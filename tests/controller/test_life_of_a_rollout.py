@@ -277,7 +277,7 @@ async def test_wrong_settings_are_named_and_nothing_starts(start_controller):
     controller = await start_controller(slots=0)
 
     assert await controller.exited() == 2
-    assert "slots" in controller.output.read_text()
+    assert "LEYDEN_SLOTS is '0'" in controller.output.read_text()
 
 
 async def test_a_rollout_starts_soon_after_it_was_queued(run, start_controller, tmp_path):
