@@ -65,31 +65,6 @@ async def test_a_replica_killed_in_a_call_leaves_no_event_no_ghost_and_a_retry_w
     assert (kinds["event"], kinds["lost"]) == (1, 1)
 
 
-async def test_a_replica_killed_in_a_stream_never_showed_it_as_complete(redis_url, tmp_path, model, log):
-    gates = [asyncio.Event() for _ in range(4)]
-    model.scripts = [stub.paced(gates)]
-    async with (
-        GatewayProcess(redis_url, tmp_path) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, headers=ADMIN, timeout=60) as api,
-    ):
-        await register(api, model)
-        await create(api)
-        seen: list[str] = []
-
-        async def watch() -> None:
-            async with api.stream("POST", CALL, json=chat(stream=True)) as answer:
-                async for line in answer.aiter_lines():
-                    seen.append(line)
-                    if "the " in line:
-                        await gateway.kill()
-
-        with pytest.raises(httpx.RemoteProtocolError):
-            await watch()
-
-    assert not any("[DONE]" in line for line in seen)
-    assert await log.run("default").events.of_attempt("r1") == []
-
-
 async def test_replicas_killed_at_any_moment_never_lose_or_double_what_an_agent_saw(redis_url, tmp_path, model, log):
     """Every complete answer an agent saw is on record once, and nothing is on record that was not sampled."""
     agents, turns = 12, 16
