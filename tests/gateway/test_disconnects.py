@@ -146,6 +146,36 @@ async def test_two_calls_alike_made_in_parallel_are_two_samples(api, served, def
     assert len(await calls_once_recorded(default, 2)) == 2
 
 
+async def test_two_calls_alike_on_two_replicas_are_two_samples(api, served, default, settings):
+    await create(api)
+    async with serving(settings) as second, httpx.AsyncClient(base_url=second, headers=ADMIN) as other:
+        answers = await asyncio.gather(*(client.post(CALL, json=chat()) for client in (api, other)))
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len(served.requests) == 2
+    assert [call["delivered"] for call in await calls_once_recorded(default, 2)] == [True, True]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_two_calls_alike_that_were_both_missed_go_to_one_retry_each(api, url, served, default, settings, stream):
+    """On whichever replica they ask; who asks once more is sampled anew."""
+    served.scripts = [stub.answer(text) for text in ("the first one", "the second one", "the third one")]
+    gate, body = asyncio.Event(), chat(stream=stream)
+    served.scripts[:2] = [stub.once(gate, then) for then in served.scripts[:2]]
+    await create(api)
+    async with serving(settings) as second, httpx.AsyncClient(base_url=second, headers=ADMIN) as other:
+        await asyncio.gather(give_up(url, body), give_up(second, body))
+        gate.set()
+        await calls_once_recorded(default, 2)
+        await asyncio.sleep(0.1)
+        answers = [(await client.post(CALL, json=body, headers=RETRY)).text for client in (other, other, api)]
+
+    told = [next(word for word in ("first", "second", "third") if word in answer) for answer in answers]
+    assert sorted(told[:2]) == ["first", "second"]
+    assert told[2] == "third"
+    assert len(served.requests) == 3
+
+
 async def test_a_client_that_leaves_between_two_tries_leaves_nothing_open(url, api, served, default):
     served.otherwise = stub.status(500)
     await create(api)
