@@ -1,15 +1,17 @@
 """Gateways beside each other: calls a second, latency, CPU and memory, with one stub model server and one load.
 
-    python -m bench.gateway                                  # the stub alone, agl-server, Leyden
+    python -m bench.gateway                                  # the stub alone, agl-server, rllm-model-gateway, Leyden
     python -m bench.gateway --systems stub leyden --seconds 3 --rounds 1
+    python -m bench.gateway --stream                         # without agl-server, which refuses streams
 
 Invariants:
 - in each round every system gets its turn at each concurrency, so that what else the machine does meets all of them;
 - after the last round, what each gateway has on record is compared with what it answered: all of it must be there;
 - a sample of records is compared with what the stub can have said: ids and log probs must be the very ones.
 
-agl-server needs Python 3.12 and an environment of its own:
+The others need Python 3.12 and environments of their own:
     python3.12 -m venv .venv-agl && .venv-agl/bin/pip install agentlightning==1.0.2
+    python3.12 -m venv .venv-rllm && .venv-rllm/bin/pip install rllm-model-gateway==0.1.0
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
@@ -35,15 +38,19 @@ from bench import answers
 from bench.answers import Sizes
 from bench.load import Load, put_load
 from bench.machine import Machine
-from bench.processes import cpu_seconds, memory_mb, running
-from bench.systems import SYSTEMS, Setting, System
-from leyden.processes import free_port
+from bench.processes import cpu_seconds, memory_mb
+from bench.systems import SYSTEMS, Missing, Sampled, Setting, System, sampled_in, stub_server
 from leyden.redis_server import find_server
 
+_COMPARED = ["stub", "agl-server", "rllm-model-gateway", "leyden"]
 _ROLLOUTS = 64
 _ANSWERS = 64
+_CHECKED = 3
+"""Rollouts whose records are compared with what the stub can have said."""
+
 _WARM_UP_SECONDS = 1
 _SETTLE_SECONDS = 3.0
+_RECORD_SECONDS = 60.0
 
 
 class RecordDiffers(RuntimeError):
@@ -68,6 +75,7 @@ class Results:
     machine: Machine
     sizes: Sizes
     stream: bool
+    baseline: str
     turns: list[Turn] = field(default_factory=list)
     answered: dict[str, int] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
@@ -98,19 +106,19 @@ async def compare(
     seconds: int,
     sizes: Sizes,
     stream: bool,
-    agl: Path,
+    baseline: str,
 ) -> Results:
     """Measure the systems of these names.
 
     Raises:
         RecordDiffers, NotStarted, LoadFailed
     """
-    results = Results(Machine.here(find_server()), sizes, stream)
+    results = Results(Machine.here(find_server()), sizes, stream, baseline)
     body = answers.dumps(answers.request(sizes, stream=stream))
     direct = answers.dumps(answers.with_token_ids(answers.request(sizes, stream=stream)))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leyden-bench-")))
-        systems = await _start(names, folder, sizes, agl, stack)
+        systems = await _start(names, folder, sizes, stack)
         systems = {name: system for name, system in systems.items() if system.streams or not stream}
         plan = [(c, name) for _ in range(rounds) for c in concurrencies for name in systems]
         before = {name: await system.recorded() for name, system in systems.items()}
@@ -129,24 +137,31 @@ async def compare(
         for name, system in systems.items():
             results.memory_mb[name] = {role: memory_mb(process) for role, process in system.processes.items()}
             if system.keeps_record:
-                results.recorded[name] = await system.recorded() - before[name]
+                results.recorded[name] = await recorded_since(system, before[name], results.answered[name])
                 await _check_record(name, system, results, dropped=sum(c for c, n in plan if n == name) + 4)
     return results
 
 
-async def _start(
-    names: Sequence[str], folder: Path, sizes: Sizes, agl: Path, stack: AsyncExitStack
-) -> dict[str, System]:
-    port = free_port()
-    command = [
-        *(sys.executable, "-m", "bench.stub_server", "--port", str(port), "--answers", str(_ANSWERS)),
-        *("--prompt-tokens", str(sizes.prompt_tokens), "--answer-tokens", str(sizes.answer_tokens)),
-    ]
-    repository = Path(__file__).parent.parent
-    stub = stack.enter_context(running("stub", command, folder, port=port, cwd=repository))
-    rollouts = [f"bench-{number:03d}" for number in range(_ROLLOUTS)]
-    setting = Setting(f"http://127.0.0.1:{port}", stub, folder, rollouts, agl)
-    return {name: await stack.enter_async_context(SYSTEMS[name](setting)) for name in names}
+async def _start(names: Sequence[str], folder: Path, sizes: Sizes, stack: AsyncExitStack) -> dict[str, System]:
+    url, stub = await stack.enter_async_context(stub_server(sizes, folder, _ANSWERS))
+    setting = Setting(url, stub, folder, [f"bench-{number:03d}" for number in range(_ROLLOUTS)])
+    systems = {}
+    for name in names:
+        try:
+            systems[name] = await stack.enter_async_context(SYSTEMS[name](setting))
+        except Missing as missing:
+            sys.stderr.write(f"{name} is left out, since it is not installed: {missing}\n")
+    return systems
+
+
+async def recorded_since(system: System, before: int, answered: int) -> int:
+    """The calls on record, once it has all that were answered or does not get them in time: some record later."""
+    deadline = time.monotonic() + _RECORD_SECONDS
+    while True:
+        recorded = await system.recorded() - before
+        if recorded >= answered or time.monotonic() > deadline:
+            return recorded
+        await asyncio.sleep(0.5)
 
 
 async def _turn(
@@ -170,20 +185,24 @@ async def _check_record(name: str, system: System, results: Results, *, dropped:
         raise RecordDiffers(
             f"{name} answered {answered} calls and has {recorded} on record (up to {dropped} more may be)"
         )
-    said = {_sampled(answers.answer(results.sizes, seed)) for seed in range(_ANSWERS)}
-    rollout = system.targets[0].path.split("/")[3]
-    events = await system.events(rollout)
-    if not events:
-        raise RecordDiffers(f"{name} has no events of rollout {rollout}")
-    for event in events if not results.stream else []:
-        if _sampled(event["data"]["response"]) not in said:
-            raise RecordDiffers(f"{name}: an event of rollout {rollout} holds tokens that the stub never sent: {event}")
+    said = [sampled_in(answers.answer(results.sizes, seed)) for seed in range(_ANSWERS)]
+    checked = 0
+    for rollout in system.rollouts:
+        sampled = await system.sampled(rollout)
+        if wrong := [each for each in sampled if not _was_said(each, said)]:
+            raise RecordDiffers(f"{name}: the record of {rollout} holds what the stub never said: {wrong[0]}")
+        checked += bool(sampled)
+        if checked == _CHECKED:
+            return
+    if not checked:
+        raise RecordDiffers(f"{name} has no record of any of the {answered} calls that it answered")
 
 
-def _sampled(response: dict[str, Any]) -> tuple[Any, ...]:
-    choice = response["choices"][0]
-    log_probs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-    return tuple(response["prompt_token_ids"]), tuple(choice["token_ids"]), tuple(log_probs)
+def _was_said(sampled: Sampled, said: Sequence[Sampled]) -> bool:
+    """Whether it is an answer of the stub, or the beginning of one: wrk breaks off the streams of its last calls."""
+    prompt, ids, log_probs = sampled
+    count = len(ids)
+    return any(each[0] == prompt and each[1][:count] == ids and each[2][:count] == log_probs for each in said)
 
 
 def _summary(turns: Sequence[Turn]) -> dict[str, Any]:
@@ -201,8 +220,8 @@ def _summary(turns: Sequence[Turn]) -> dict[str, Any]:
 
 def table(results: Results) -> Table:
     """For the terminal: a line a concurrency and system; ratios are medians of the ratios within a round."""
-    shown = Table(title=f"{results.sizes}{', streamed' if results.stream else ''}")
-    for column in ("at", "system", "calls/s", "lowest", "highest", "× agl", "median", "added", "p99", "CPU/call"):
+    shown = Table(title=f"{results.sizes}{', streamed' if results.stream else ''}; × {results.baseline}")
+    for column in ("at", "system", "calls/s", "lowest", "highest", "×", "median", "added", "p99", "CPU/call"):
         shown.add_column(column, justify="left" if column in ("system", "CPU/call") else "right", no_wrap=True)
     for system, concurrency, turns in sorted(results.cells(), key=lambda cell: cell[1]):
         summary = _summary(turns)
@@ -214,7 +233,7 @@ def table(results: Results) -> Table:
             f"{summary['calls_per_second']:,.0f}",
             f"{summary['lowest']:,.0f}",
             f"{summary['highest']:,.0f}",
-            _ratio(turns, results.of("agl-server", concurrency)),
+            _ratio(turns, results.of(results.baseline, concurrency)),
             f"{summary['median_ms']:.2f} ms",
             added,
             f"{summary['p99_ms']:.2f} ms",
@@ -224,27 +243,25 @@ def table(results: Results) -> Table:
 
 
 def _ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> str:
+    """The median of the ratios of calls a second, and their range."""
     if not others:
         return ""
-    pairs = zip(turns, others, strict=True)
-    return f"{statistics.median(one.load.calls_per_second / other.load.calls_per_second for one, other in pairs):.1f}"
+    ratios = [one.load.calls_per_second / other.load.calls_per_second for one, other in zip(turns, others, strict=True)]
+    return f"{statistics.median(ratios):.1f} ({min(ratios):.1f}–{max(ratios):.1f})"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m bench.gateway", description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=["stub", "agl-server", "leyden"])
+    options.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=_COMPARED, metavar="SYSTEM")
+    options.add_argument("--baseline", choices=list(SYSTEMS), help="of the ratios; agl-server, for streams rLLM's")
     options.add_argument("--concurrency", nargs="+", type=int, default=[1, 16, 64])
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--seconds", type=int, default=5, help="of each turn")
     options.add_argument("--prompt-tokens", type=int, default=Sizes().prompt_tokens)
     options.add_argument("--answer-tokens", type=int, default=Sizes().answer_tokens)
     options.add_argument("--stream", action="store_true", help="ask for streams; systems that refuse them are left out")
-    options.add_argument("--agl-server", type=Path, default=Path(".venv-agl/bin/agl-server"))
     options.add_argument("--out", type=Path, default=Path("build/bench/gateway.json"))
     given = options.parse_args()
-    if "agl-server" in given.systems and not given.agl_server.exists():
-        sys.stderr.write(f"agl-server is left out; the top of {__file__} says how to install it\n")
-        given.systems.remove("agl-server")
     results = asyncio.run(
         compare(
             given.systems,
@@ -253,7 +270,7 @@ def main() -> None:
             seconds=given.seconds,
             sizes=Sizes(given.prompt_tokens, given.answer_tokens),
             stream=given.stream,
-            agl=given.agl_server.resolve(),
+            baseline=given.baseline or ("rllm-model-gateway" if given.stream else "agl-server"),
         )
     )
     given.out.parent.mkdir(parents=True, exist_ok=True)

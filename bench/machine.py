@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-_PACKAGES = ("aiohttp", "fastapi", "hiredis", "orjson", "redis", "uvicorn", "uvloop", "zstandard")
+_PACKAGES = ("hiredis", "httptools", "orjson", "redis", "uvicorn", "uvloop", "zstandard")
 
 
 @dataclass(frozen=True, slots=True)

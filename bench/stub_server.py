@@ -6,7 +6,7 @@ Invariants:
 - a request is understood by looking for bytes in it, never by parsing JSON, so the stub costs little;
 - `GET /count` tells how many completions were asked for since the start.
 
-Speaks HTTP/1.1 with Content-Length bodies and keep-alive, which is what wrk, aiohttp and httpx send. No pipelining.
+Speaks HTTP/1.1 with Content-Length bodies and keep-alive, which is what wrk, httpx and Leyden send. No pipelining.
 """
 
 import argparse
@@ -48,11 +48,15 @@ class Repertoire:
 
     @classmethod
     def of(cls, sizes: Sizes, count: int) -> "Repertoire":
-        made = [answers.answer(sizes, seed) for seed in range(count)]
+        return cls.saying([answers.answer(sizes, seed) for seed in range(count)], sizes)
+
+    @classmethod
+    def saying(cls, made: list[dict], streamed: Sizes | None = None) -> "Repertoire":
+        """These answers in turn; streams only if they are those of the seeds from 0 on, of these sizes."""
         return cls(
             whole=cycle([_json_answer(body) for body in made]),
             plain=cycle([_json_answer(answers.without_token_ids(body)) for body in made]),
-            streams=cycle([_stream(sizes, seed) for seed in range(count)]),
+            streams=cycle([_stream(streamed, seed) for seed in range(len(made))] if streamed else []),
             models=_json_answer({"object": "list", "data": [{"id": answers.MODEL, "object": "model"}]}),
             missing=_json_answer({"error": {"message": "no such route"}}, status=b"404 Not Found"),
         )
@@ -98,6 +102,8 @@ class StubProtocol(asyncio.Protocol):
             self._complete(request)
         elif request.startswith(b"GET /v1/models"):
             self._write(self._repertoire.models)
+        elif request.startswith(b"GET /health"):
+            self._write(_json_answer({}))
         elif request.startswith(b"GET /count"):
             self._write(_json_answer({"asked": self._repertoire.asked}))
         else:
