@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
-from aiohttp import web
+import uvicorn
+from fastapi import FastAPI
 
 PROMPT = list(range(100, 116))
 ANSWER = list(range(200, 208))
 SECONDS = 0.5
 
 
-async def chat(request: web.Request) -> web.Response:
+app = FastAPI()
+
+
+@app.post("/v1/chat/completions")
+async def chat(body: dict[str, Any]) -> dict[str, Any]:
     """Answer after a pause, with token ids and log probs as vLLM gives them."""
-    body = await request.json()
     await asyncio.sleep(SECONDS)
     log_probs = [{"token": f"t{token}", "logprob": -0.25, "bytes": None, "top_logprobs": []} for token in ANSWER]
-    return web.json_response({
+    return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": 0,
@@ -38,14 +43,8 @@ async def chat(request: web.Request) -> web.Response:
             "completion_tokens": len(ANSWER),
             "total_tokens": len(PROMPT) + len(ANSWER),
         },
-    })  # fmt: skip
-
-
-def main() -> None:
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
-    web.run_app(app, port=8000, access_log=None)
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    uvicorn.run(app, host="0.0.0.0", port=8000, access_log=False)

@@ -168,7 +168,7 @@ CHECKS = (
     Check("rollouts laid out on the GPU", ("torch",), rollout_sequences),
     Check("losses and gradients on the GPU", VERL, losses),
     Check("weights from the GPU to a file", VERL, weights),
-    Check("training on the GPU, model server outside", (*VERL, "redis", "fastapi", "aiohttp"), training),
+    Check("training on the GPU, model server outside", (*VERL, "redis", "fastapi"), training),
     Check("training on the GPU, verl's own vLLM", (*VERL, "redis", "fastapi", "vllm"), training_with_own_replicas),
 )
 

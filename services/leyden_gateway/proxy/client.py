@@ -110,12 +110,16 @@ class Client:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def leave(self) -> None:
-        """Let go of the exchange; to be called once, when the call is over."""
+        """Let go of the exchange; to be called once, when the call is over.
+
+        It lets go of its tasks and of the call, too: as a ring they would stay until the garbage collector comes.
+        """
         for task in (self._watcher, self._comment):
             if task is not None:
                 task.cancel()
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        self._watcher = self._comment = self._keep_alive = self.on_gone = None
 
     def patience(self, timeout_seconds: float, grace_seconds: float) -> Patience:
         """A deadline for a block of work, drawn closer to `grace_seconds` from when the client goes away.
