@@ -11,6 +11,7 @@ from leyden.log.errors import RunMissing
 from leyden.schemas import DEFAULT_RUN
 from leyden_gateway.access import Access
 from leyden_gateway.locations import Locations
+from leyden_gateway.proxy.admission import Admission
 from leyden_gateway.proxy.endpoints import Health
 from leyden_gateway.proxy.recorder import Recorder
 from leyden_gateway.proxy.undelivered import Orphans
@@ -28,6 +29,7 @@ class Gateway:
     settings: GatewaySettings
     log: Log
     access: Access
+    admission: Admission
     locations: Locations
     views: RunViews
     waiting: Waiting
@@ -40,11 +42,12 @@ class Gateway:
     @classmethod
     def build(cls, settings: GatewaySettings) -> Gateway:
         """Put a gateway together; needs a running event loop, and connects to nothing yet."""
-        log = Log.connect(settings.redis_url)
+        log = Log.connect(settings.redis_url, rollouts_memory_share=settings.rollouts_memory_share)
         return cls(
             settings=settings,
             log=log,
             access=Access(Authority(settings.key.get_secret_value())),
+            admission=Admission(settings.max_concurrent_calls),
             locations=Locations(log),
             views=RunViews(log),
             waiting=Waiting(log),

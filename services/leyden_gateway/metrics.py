@@ -19,7 +19,9 @@ CALLS = Counter(
     "leyden_gateway_calls_total", "Model calls that went on record, by protocol and outcome.", ("protocol", "outcome")
 )
 REFUSED = Counter(
-    "leyden_gateway_calls_refused_total", "Model calls answered without a record, by status.", ("status",)
+    "leyden_gateway_calls_refused_total",
+    "Model calls answered without a record, by status and why.",
+    ("status", "reason"),
 )
 RETRIES = Counter("leyden_gateway_upstream_retries_total", "Further tries at model servers.")
 TOKENS = Counter("leyden_gateway_tokens_total", "Tokens of recorded calls.", ("kind",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from leyden.auth import CredentialRefused
 from leyden.log.encoding import PayloadInvalid
 from leyden.log.errors import (
     AttemptFenced,
+    BudgetSpent,
     CallLost,
     IdTaken,
     InputDiffers,
@@ -24,6 +26,7 @@ from leyden.log.errors import (
 )
 from leyden_gateway.access import Forbidden
 from leyden_gateway.protocols import AgentError
+from leyden_gateway.proxy.admission import TooManyCalls
 from leyden_gateway.proxy.client import BodyTooLarge
 
 
@@ -45,9 +48,12 @@ class MethodNotAllowed(LookupError):
         super().__init__(f"Method Not Allowed: {method} {path[:200]}")
 
 
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 STATUSES: Mapping[type[Exception], int] = {
     CredentialRefused: 401,
     Forbidden: 403,
+    BudgetSpent: 403,
     RolloutMissing: 404,
     RunMissing: 404,
     NoSuchRoute: 404,
@@ -65,10 +71,21 @@ STATUSES: Mapping[type[Exception], int] = {
     PayloadInvalid: 422,
     RunPaused: 429,
     NoServers: 503,
+    TooManyCalls: 503,
     LogUnavailable: 503,
     LogFull: 503,
 }
 """The status of each error that a client is told about; its message is the detail."""
+
+
+CODES: Mapping[type[Exception], str] = {BudgetSpent: "budget_exceeded"}
+"""What an error is called where providers' errors have a code."""
+
+
+def reason(error: Exception) -> str:
+    """An error's kind in words, as metrics count it: "run paused", "budget spent"."""
+    kind = next((kind for kind in type(error).__mro__ if kind in STATUSES), None)
+    return "gateway fault" if kind is None else _CAPITAL.sub(" ", kind.__name__).lower()
 
 
 class Problem(NamedTuple):
@@ -89,6 +106,8 @@ def problem(error: Exception, retry_after_seconds: int) -> Problem:
         headers = [(b"retry-after", b"%d" % error.pause.retry_after_seconds), (b"x-agl-paused", b"true")]
     elif status == 503:
         headers = [(b"retry-after", b"%d" % retry_after_seconds)]
+    elif isinstance(error, BudgetSpent):
+        headers = [(b"x-should-retry", b"false")]
     elif status == 401:
         headers = [(b"www-authenticate", b"Bearer")]
     return Problem(status, str(error), headers)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from leyden.log.memory import ROLLOUTS_MEMORY_SHARE
 from leyden.log.runs import RunSettings
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -48,6 +49,15 @@ class GatewaySettings(BaseSettings):
     """What run `default` does with calls while it is paused: refuse them (429), or let them wait."""
     hold_timeout_seconds: Seconds = 3600
 
+    max_calls_per_attempt: int | None = Field(default=None, ge=1)
+    """How many calls an attempt of run `default` may make; None sets no limit."""
+    max_tokens_per_attempt: int | None = Field(default=None, ge=1)
+    """How many tokens, prompts included, the calls of an attempt of run `default` may come to."""
+
+    max_concurrent_calls: int = Field(default=10_000, ge=1)
+    """How many calls a process takes on at once, held ones apart."""
+    rollouts_memory_share: float = Field(default=ROLLOUTS_MEMORY_SHARE, gt=0, le=1)
+    """The part of Redis's `maxmemory` above which new rollouts are refused."""
     max_body_bytes: int = Field(default=64 << 20, gt=0)
     max_answer_bytes: int = Field(default=256 << 20, gt=0)
     """An upstream answer that grows past it is cut off and recorded as an error."""
@@ -85,6 +95,8 @@ class GatewaySettings(BaseSettings):
             return_routed_experts=self.return_routed_experts,
             when_paused=self.when_paused,
             hold_timeout_seconds=self.hold_timeout_seconds,
+            max_calls_per_attempt=self.max_calls_per_attempt,
+            max_tokens_per_attempt=self.max_tokens_per_attempt,
         )
 
     def check(self) -> None:

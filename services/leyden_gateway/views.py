@@ -22,6 +22,7 @@ _MAX_RUNS = 1024
 class RunView:
     """One run at one revision."""
 
+    run: str
     revision: int
     settings: RunSettings
     models: tuple[Model, ...]
@@ -82,7 +83,7 @@ class RunViews:
             settings, models = await asyncio.gather(log.settings(), log.models.all())
             if view is not None:
                 revision = max(revision, view.revision)
-            view = RunView(revision, settings, tuple(models), read_at)
+            view = RunView(run, revision, settings, tuple(models), read_at)
             if len(self._views) >= _MAX_RUNS:
                 self._views.clear()
             self._views[run] = view

@@ -20,6 +20,7 @@ from leyden.log.errors import LogUnavailable
 _log = structlog.get_logger("leyden.gateway.waiting")
 
 _WAKING = frozenset({"resumed", "models", "settings"})
+_ENDING = frozenset({"cancelled", "fenced"})
 _RECONNECT_SECONDS = 1.0
 
 
@@ -85,7 +86,7 @@ class _Follower:
                     after = entry.entry
                     if entry.kind in _WAKING:
                         self._ring(None)
-                    elif entry.kind == "cancelled":
+                    elif entry.kind in _ENDING:
                         self._ring(entry.rollout_id)
             except LogUnavailable as error:
                 _log.warning("control stream lost", run=self._run, error=str(error))

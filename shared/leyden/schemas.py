@@ -17,6 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 DEFAULT_ATTEMPT = "0"
 DEFAULT_RUN = "default"
+BUDGETS = ("max_calls_per_attempt", "max_tokens_per_attempt")
+"""What a run, or a rollout for itself, may limit; scripts know these names too."""
 
 _NAME = re.compile(r"[A-Za-z0-9._~@=+-]{1,200}")
 
@@ -84,6 +86,9 @@ class RolloutConfig(BaseModel):
     timeout_seconds: int = Field(default=3600, gt=0)
     max_attempts: int = Field(default=1, ge=1)
     max_infra_attempts: int = Field(default=3, ge=1)
+    max_calls_per_attempt: int | None = Field(default=None, ge=1)
+    max_tokens_per_attempt: int | None = Field(default=None, ge=1)
+    """Budgets of this rollout in place of its run's; None leaves the run's."""
     local: LocalConfig | None = None
     k8s: K8sConfig | None = None
 
@@ -135,11 +140,20 @@ class Rollout(BaseModel):
     status: Status
 
 
+class Spent(BaseModel):
+    """What an attempt's recorded calls have used, and the budget, if any, for which it was refused a further one."""
+
+    calls: int = 0
+    tokens: int = 0
+    refused: str | None = None
+
+
 class RolloutDetail(BaseModel):
-    """A rollout with the attempts that have events, by first event."""
+    """A rollout with the attempts that have events, by first event, and what each attempt has used of its budget."""
 
     rollout: Rollout
     attempts: list[str]
+    spent: dict[str, Spent] = Field(default_factory=dict)
 
 
 class StatusPatch(BaseModel):

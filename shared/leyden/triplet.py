@@ -43,6 +43,8 @@ def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
         "response_log_probs": _log_probs(choice.get("logprobs")),
         "server": {"model": server.get("model"), "version": server.get("version")},
     }
+    if "version_at_end" in server:
+        triplet["server"]["version_at_end"] = server["version_at_end"]
     if data.get("routed_experts") is not None:
         triplet["routed_experts"] = data["routed_experts"]
     triplet |= {key: data[key] for key in _KEPT if key in data}

@@ -126,12 +126,12 @@ async def test_a_run_that_ends_while_a_rollout_is_created_refuses_it(log: Log, r
         k = keys.RunKeys(name)
         outcome, *_ = await log._scripts.run(
             "create_rollout",
-            [k.rollout("a"), k.events("a"), k.queue, k.in_state(State.QUEUING), k.settings, k.freed],
-            ["a", "nonce", "digest", 1, "", b""],
+            [k.rollout("a"), k.events("a"), k.queue, k.in_state(State.QUEUING), k.settings, k.freed, k.claims],
+            ["a", "nonce", "digest", 1, "", b"", 1],
         )
         assert outcome == (b"run ended" if ended else b"no run")
         with pytest.raises(RunMissing):
-            await log.run(name).rollouts._creation.create(new(f"b-{name}"), must_match=False)
+            await log.run(name).rollouts._creation.create([new(f"b-{name}")], must_match=False)
 
 
 async def test_a_deleted_rollout_that_is_still_read_is_not_created_again(run: RunLog):
@@ -196,7 +196,7 @@ class TestAnIdUsedAgain:
         k = keys.RunKeys(run.run)
         (outcome,) = await log._scripts.run(
             "create_rollout",
-            [k.rollout("a"), k.events("a"), k.queue, k.in_state(State.QUEUING), k.settings, k.freed],
+            [k.rollout("a"), k.events("a"), k.queue, k.in_state(State.QUEUING), k.settings, k.freed, k.claims],
             ["a", nonce, "digest", 1, "", b""],
         )
         assert outcome == b"stale"

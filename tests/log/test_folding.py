@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 from leyden.log import Log, RunLog, encode, keys
 from leyden.log.errors import (
     AttemptFenced,
+    BudgetSpent,
     CallLost,
     LeaseLost,
     LogUnavailable,
@@ -22,11 +24,12 @@ from leyden.log.errors import (
     TransitionRefused,
 )
 from leyden.log.fold import fold
-from leyden.schemas import NewRollout, State, StatusPatch
+from leyden.schemas import NewRollout, RolloutConfig, State, StatusPatch
 from tests.log.conftest import Begin
 
-REFUSALS = (AttemptFenced, LeaseLost, RolloutFinished, RolloutMissing, RunPaused, TransitionRefused)
+REFUSALS = (AttemptFenced, BudgetSpent, LeaseLost, RolloutFinished, RolloutMissing, RunPaused, TransitionRefused)
 ATTEMPTS = ("0", "1", "2")
+BUDGET = RolloutConfig(max_calls_per_attempt=3, max_tokens_per_attempt=200)
 
 ACTS = """start, hand back, take over, open, open, close, close, abandon, recheck, event, event again,
 patch, patch running, patch ended, end, delete, acknowledge, pause, resume"""
@@ -50,7 +53,8 @@ async def act(run: RunLog, rollout_id: str, what: str, number: int, attempt: str
         case "open":
             await run.calls.open(rollout_id, attempt, call, "gw", admin=True)
         case "close":
-            await run.calls.close(rollout_id, attempt, call, encode({"n": number}))
+            tokens = number if number % 2 else None
+            await run.calls.close(rollout_id, attempt, call, encode({"n": number}), tokens=tokens)
         case "abandon":
             await run.calls.abandon(rollout_id, attempt, call)
         case "recheck":
@@ -86,7 +90,7 @@ async def test_after_any_history_the_hash_is_the_fold_of_the_stream_and_can_be_r
 ):
     run = await begin("trainer", "archive")
     k, rollout_id = keys.RunKeys(run.run), f"{run.run}.a"
-    await run.rollouts.create(NewRollout(input={"data_id": "d"}, rollout_id=rollout_id))
+    await run.rollouts.create(NewRollout(input={"data_id": "d"}, config=BUDGET, rollout_id=rollout_id))
     for what, number, attempt in history:
         try:
             await act(run, rollout_id, what, number, attempt)
@@ -95,9 +99,15 @@ async def test_after_any_history_the_hash_is_the_fold_of_the_stream_and_can_be_r
     raw = Redis(connection_pool=run.rollouts._redis.connection_pool)
     rows: Any = await raw.xrange(k.events(rollout_id))
     stands: Any = await wire.hgetall(k.rollout(rollout_id))
-    stored = {name: value for name, value in stands.items() if not name.startswith(("call:", "held:"))}
+    stored = {name: value for name, value in stands.items() if not name.startswith(("call:", "held:", "open:"))}
+    under_way = Counter(
+        value.partition(" ")[2] for name, value in stands.items() if name.startswith(("call:", "held:"))
+    )
 
     assert fold(rows) == stored
+    assert {name: int(value) for name, value in stands.items() if name.startswith("open:") and value != "0"} == {
+        f"open:{attempt}": count for attempt, count in under_way.items()
+    }
 
     sets = {state: await wire.zrange(k.in_state(state), 0, -1, withscores=True) for state in State}
     calls = {name: value for name, value in stands.items() if name not in stored}

@@ -6,6 +6,7 @@ import contextlib
 
 from leyden.log import Log, RunSettings, encode
 from leyden.log.errors import LogUnavailable, RunPaused
+from leyden.log.keys import RunKeys
 from leyden.schemas import Model, NewRollout, State, StatusPatch
 
 
@@ -38,12 +39,13 @@ async def tour(log: Log, name: str = "tour") -> None:
     with contextlib.suppress(RunPaused):
         await run.calls.recheck(ids[0], "c2")
     await run.events.append(ids[0], "0", "reward", {"value": 1})
+    await run.events.append(ids[0], "0", "note", {}, vital=False)
     await run.rollouts.patch(ids[1], StatusPatch(state=State.RUNNING, last_attempt_id="0"))
     await run.rollouts.end(ids[0], State.SUCCEEDED, entry=one.entry, consumer="c")
     await run.rollouts.patch(ids[1], StatusPatch(state=State.FAILED, error_message="x"))
     await run.rollouts.delete(ids[2])
     await run.rollouts.rebuild(ids[0])
-    assert len(await run.events.of_attempt(ids[0])) == 2
+    assert len(await run.events.of_attempt(ids[0])) == 3
     await run.pause.drained(5)
     await run.replicas.leave("gw")
     await run.pause.resume()
@@ -53,6 +55,8 @@ async def tour(log: Log, name: str = "tour") -> None:
     assert await run.remove_reader("archive")
     assert await run.completions.page(0, 5) == ([], 3)
     await run.rollouts.retire(3600)
+    await log._scripts.run("begin_creation", [RunKeys(name).settings, RunKeys(name).claims], ["dead"])
+    assert await run.rollouts.release_abandoned(-1) == 0
     await log.runs.end(name)
     assert [each.rollout_id for each in await run.rollouts.in_states(State, 10)] == [ids[3]]
 

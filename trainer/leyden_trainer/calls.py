@@ -55,6 +55,8 @@ class Call:
     sampled: list[int]
     log_probs: list[float] | None
     version: Any
+    version_at_end: Any
+    """What its server served once it had been sampled; another than `version` if an update came in between."""
     routed_experts: Any
 
 
@@ -113,11 +115,21 @@ def _unusable(call: dict[str, Any], log_probs_required: bool, experts_required: 
 
 def _call(place: int, call: dict[str, Any]) -> Call:
     server = call.get("server")
-    version = server.get("version") if isinstance(server, dict) else None
+    server = server if isinstance(server, dict) else {}
+    version = server.get("version")
+    at_end = version if server.get("version_at_end") is None else server["version_at_end"]
     sampled, log_probs = _sampled(call), _log_probs(call)
     if log_probs is not None and len(log_probs) != len(sampled):
         log_probs = None
-    return Call(place, _prompt(call), sampled, log_probs, version, call.get("routed_experts"))
+    return Call(
+        place,
+        _prompt(call),
+        sampled,
+        log_probs,
+        version,
+        version if at_end is None else at_end,
+        call.get("routed_experts"),
+    )
 
 
 def _prompt(call: dict[str, Any]) -> list[Any]:

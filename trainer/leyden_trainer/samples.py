@@ -60,6 +60,8 @@ class Row:
     first_call: int
     cut_tokens: int = 0
     routed_experts: Any = None
+    later_versions: tuple[Any, ...] = ()
+    """Weights that were put in place while one of its calls was being sampled."""
 
     @property
     def calls(self) -> int:
@@ -185,4 +187,5 @@ def _within_limits(sequence: _Sequence, limits: Aggregation) -> Row | Dropped:
         first_call=sequence.first.place,
         cut_tokens=sampled - sum(mask),
         routed_experts=kept[-1].routed_experts,
+        later_versions=tuple(call.version_at_end for call in kept if call.version_at_end != call.version),
     )

@@ -112,6 +112,8 @@ class LeydenSettings(_Section):
     rollout_timeout_seconds: int = Field(default=1800, gt=0)
     max_attempts: int = Field(default=1, ge=1)
     max_infra_attempts: int = Field(default=3, ge=1)
+    max_calls_per_attempt: int | None = Field(default=None, ge=1)
+    max_tokens_per_attempt: int | None = Field(default=None, ge=1)
     rollout_tries: int = Field(default=2, ge=1)
     local: LocalConfig = Field(default_factory=LocalConfig)
     k8s: K8sSettings = Field(default_factory=K8sSettings)
@@ -208,6 +210,8 @@ class LeydenSettings(_Section):
             hold_timeout_seconds=self.hold_timeout_seconds,
             readers=[READER, *self.extra_readers],
             agents_may_reward=self.agents_may_reward,
+            max_calls_per_attempt=self.max_calls_per_attempt,
+            max_tokens_per_attempt=self.max_tokens_per_attempt,
         )
 
     def aggregation(self, max_prompt_length: int, max_response_length: int) -> Aggregation:

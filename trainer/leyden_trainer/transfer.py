@@ -38,7 +38,7 @@ def put_rows(
     keys = [str(RowKey(uid, repeat, row)) for row in range(len(rows))]
     tags, fields = [], []
     for row in rows:
-        oldest, newest = steps_of(row.versions, branches) or (step - 1, step - 1)
+        oldest, newest = steps_of((*row.versions, *row.later_versions), branches) or (step - 1, step - 1)
         output = AgentLoopOutput(
             prompt_ids=list(row.prompt_ids),
             response_ids=list(row.response_ids),

@@ -40,6 +40,7 @@ async def post_event(
         event_id=body.event_id,
         nonce=agent.nonce if agent is not None else None,
         admin=agent is None,
+        vital=agent is None or body.event_type == REWARD,
     )
 
 

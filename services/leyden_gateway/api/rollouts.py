@@ -60,8 +60,12 @@ async def list_terminal_of_run(run: NamedRun, after: Place = 0, limit: Place = 1
 
 @router.get("/rollouts/{rollout_id}")
 async def get_rollout(rollout_id: str, run: RunOfRollout) -> RolloutDetail:
-    """A rollout, and the attempts that have events, by first event."""
-    return RolloutDetail(rollout=await run.rollouts.get(rollout_id), attempts=await run.rollouts.attempts(rollout_id))
+    """A rollout, the attempts that have events, by first event, and what each has used of its budget."""
+    return RolloutDetail(
+        rollout=await run.rollouts.get(rollout_id),
+        attempts=await run.rollouts.attempts(rollout_id),
+        spent=await run.rollouts.spent(rollout_id),
+    )
 
 
 @router.patch("/rollouts/{rollout_id}")

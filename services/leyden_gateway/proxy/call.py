@@ -35,7 +35,7 @@ from leyden_gateway.proxy.hold import Hold
 from leyden_gateway.proxy.logged import LoggedCall
 from leyden_gateway.proxy.prefixes import Creation
 from leyden_gateway.proxy.recall import recall
-from leyden_gateway.proxy.record import model_request
+from leyden_gateway.proxy.record import model_request, tokens_of
 from leyden_gateway.proxy.sampling import Mode, apply_rules
 from leyden_gateway.proxy.undelivered import claim, is_retry, request_key
 from leyden_gateway.proxy.upstream import Outcome, back_off, failure
@@ -120,7 +120,7 @@ class ModelCall:
         self._call = LoggedCall(
             gateway.replica, gateway.log.run(location.run), self._rollout_id, self._attempt, self._nonce
         )
-        self._hold = Hold(gateway.waiting, self._client, location.run, self._rollout_id)
+        self._hold = Hold(gateway.waiting, gateway.admission, self._client, location.run, self._rollout_id)
         try:
             await self._until_answered(location.run)
         finally:
@@ -149,7 +149,7 @@ class ModelCall:
             if not outcome.ok or "abort" not in finish_reasons(outcome.response):
                 await self._finish(outcome, exchange, body, changed)
                 return
-            await self._record(outcome, body, changed, delivered=False)
+            await self._record(outcome, body, changed, delivered=False, spends=False)
             aborted += 1
             if exchange.visible or not (self._hold.possible(view) or aborted < self._gateway.settings.upstream_tries):
                 fault = "the model server aborted the answer"
@@ -194,6 +194,7 @@ class ModelCall:
 
         Raises:
             RunPaused: the run was paused between two tries; the call is no longer open.
+            NoServers: the model's servers were taken off between two tries.
             CallLost: its rollout ended, or another attempt took over.
             ClientGone: the client went away between two tries.
         """
@@ -215,7 +216,10 @@ class ModelCall:
                 )
                 metrics.RETRIES.inc()
                 await self._back_off(tries - 1)
-                await self._call.recheck()
+                view = await self._gateway.views.at(view.run, await self._call.recheck())
+                preferred = endpoints.ranked(view.serving(body["model"]), self._rollout_id)
+                if not preferred:
+                    raise NoServers(body["model"])
                 outcome = await self._try(exchange, health.best(preferred), body, payload)
                 outcome.tries = tries + 1
             return outcome
@@ -243,8 +247,13 @@ class ModelCall:
             await self._call.note(UNDELIVERED, data, f"{UNDELIVERED}-{call_id}")
         await self._answer(outcome, exchange)
 
-    async def _record(self, outcome: Outcome, body: JSON, changed: JSON, *, delivered: bool) -> None:
-        """Put the outcome on record. Raises what `Recorder.record` does."""
+    async def _record(
+        self, outcome: Outcome, body: JSON, changed: JSON, *, delivered: bool, spends: bool = True
+    ) -> None:
+        """Put the outcome on record, and take it from the attempt's budget if it `spends`.
+
+        Raises what `Recorder.record` does.
+        """
         data = model_request(
             outcome,
             request=body,
@@ -256,7 +265,10 @@ class ModelCall:
             delivered=delivered,
         )
         read_bytes = len(self._raw) + len(outcome.raw)
-        await self._gateway.recorder.record(self._call, self._creation, data, read_bytes=read_bytes)
+        tokens = tokens_of(outcome.response) if spends else None
+        await self._gateway.recorder.record(
+            self._call, self._creation, data, server=outcome.model, tokens=tokens, read_bytes=read_bytes
+        )
         metrics.count_call(self._protocol.upstream_path, outcome.response, ok=outcome.ok, delivered=delivered)
         metrics.UPSTREAM.observe(outcome.seconds)
 

@@ -12,6 +12,7 @@ import time
 from contextlib import AbstractAsyncContextManager
 
 from leyden_gateway import metrics
+from leyden_gateway.proxy.admission import Admission
 from leyden_gateway.proxy.client import Client
 from leyden_gateway.views import RunView
 from leyden_gateway.waiting import Waiting
@@ -20,8 +21,9 @@ from leyden_gateway.waiting import Waiting
 class Hold:
     """The waits of one call."""
 
-    def __init__(self, waiting: Waiting, client: Client, run: str, rollout_id: str) -> None:
+    def __init__(self, waiting: Waiting, admission: Admission, client: Client, run: str, rollout_id: str) -> None:
         self._waiting = waiting
+        self._admission = admission
         self._client = client
         self._run = run
         self._rollout_id = rollout_id
@@ -75,8 +77,9 @@ class Hold:
         started = time.perf_counter()
         metrics.HELD.inc()
         try:
-            async with self._client.patience(seconds, grace_seconds=0):
-                await rung.wait()
+            with self._admission.held():
+                async with self._client.patience(seconds, grace_seconds=0):
+                    await rung.wait()
         except TimeoutError:
             return False
         finally:

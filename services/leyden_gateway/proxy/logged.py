@@ -17,6 +17,7 @@ import structlog
 
 from leyden.log import RunLog
 from leyden.log.errors import CallLost, LogFull, LogUnavailable, RolloutMissing, RunPaused
+from leyden.schemas import Model
 from leyden_gateway import metrics
 from leyden_gateway.replica import Replica
 
@@ -43,7 +44,7 @@ class LoggedCall:
         """Open the call, under its old id if a pause took it off, and return the run's revision.
 
         Raises:
-            RunPaused, RolloutMissing, RolloutFinished, AttemptFenced
+            RunPaused, RolloutMissing, RolloutFinished, AttemptFenced, BudgetSpent
             LogUnavailable, LogFull: it is not open, or will be taken off.
         """
         call_id, self._call_id = self._call_id or uuid.uuid4().hex, None
@@ -65,15 +66,15 @@ class LoggedCall:
         metrics.INFLIGHT.inc()
         return opened.revision
 
-    async def recheck(self) -> None:
-        """Ask whether the open call may be forwarded once more.
+    async def recheck(self) -> int:
+        """Ask whether the open call may be forwarded once more, and return the run's revision.
 
         Raises:
             RunPaused: not now; it is no longer open, and to be opened again.
             CallLost: its rollout ended, or another attempt took over.
         """
         try:
-            await self._run.calls.recheck(self._rollout_id, self._call_id or "")
+            return (await self._run.calls.recheck(self._rollout_id, self._call_id or "")).revision
         except RunPaused:
             self._uncount()
             raise
@@ -83,10 +84,19 @@ class LoggedCall:
         """The id under which it is open."""
         return self._call_id or ""
 
-    async def close(self, payload: bytes, timeout_seconds: float, bases: Sequence[str] = ()) -> None:
+    async def close(
+        self,
+        payload: bytes,
+        timeout_seconds: float,
+        bases: Sequence[str] = (),
+        *,
+        server: Model | None = None,
+        tokens: int | None = None,
+    ) -> None:
         """Put the call on record, trying for that long while Redis is away.
 
-        `bases` are the calls that `payload` refers to.
+        `bases` are the calls that `payload` refers to, `server` is who answered, and `tokens` what the call takes from
+        its attempt's budget, None if nothing.
 
         Raises:
             LogUnavailable, LogFull: Redis stayed away too long.
@@ -99,7 +109,14 @@ class LoggedCall:
         while True:
             try:
                 closed = await self._run.calls.close(
-                    self._rollout_id, self._attempt, call_id, payload, nonce=self._nonce, bases=bases
+                    self._rollout_id,
+                    self._attempt,
+                    call_id,
+                    payload,
+                    nonce=self._nonce,
+                    bases=bases,
+                    server=server,
+                    tokens=tokens,
                 )
                 break
             except (LogUnavailable, LogFull) as error:

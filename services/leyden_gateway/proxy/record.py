@@ -53,6 +53,17 @@ def model_request(
     return data
 
 
+def tokens_of(response: JSON) -> int:
+    """Prompt and sampled tokens of a response, as the server counts them, else by the ids that it gave."""
+    usage = _usage(response) or {}
+    counts = [usage.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
+    if any(type(count) is int for count in counts):
+        return sum(count for count in counts if type(count) is int and count > 0)
+    choices = response.get("choices")
+    sampled = [each.get("token_ids") for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    return sum(len(ids) for ids in (response.get("prompt_token_ids"), *sampled) if isinstance(ids, list))
+
+
 def _first_choice(response: JSON) -> JSON:
     choices = response.get("choices")
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}

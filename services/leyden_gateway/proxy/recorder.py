@@ -16,6 +16,7 @@ import structlog
 from leyden.log.encoding import LINEAR, EncodedCall, encode, encode_call
 from leyden.log.errors import BaseMissing
 from leyden.log.prefixes import NOTHING, Prefixes
+from leyden.schemas import Model
 from leyden_gateway.proxy.logged import LoggedCall
 from leyden_gateway.proxy.prefixes import Creation, RecordedPrefixes
 from leyden_gateway.settings import GatewaySettings
@@ -35,8 +36,19 @@ class Recorder:
         self._timeout_seconds = settings.close_timeout_seconds
         self._prefixes = RecordedPrefixes(settings.prefix_memory_bytes)
 
-    async def record(self, call: LoggedCall, rollout: Creation, data: JSON, *, read_bytes: int) -> None:
+    async def record(
+        self,
+        call: LoggedCall,
+        rollout: Creation,
+        data: JSON,
+        *,
+        server: Model,
+        tokens: int | None,
+        read_bytes: int,
+    ) -> None:
         """Put an open call on record; `data` were made of JSON that took about `read_bytes`.
+
+        `server` is who answered, `tokens` what the call takes from its attempt's budget, None if nothing.
 
         Raises:
             What `LoggedCall.close` does, but for BaseMissing.
@@ -44,12 +56,12 @@ class Recorder:
         call_id, large = call.call_id, read_bytes > _THREAD_ABOVE_BYTES
         encoded = await self._encoded(data, self._prefixes.of(rollout), large=large)
         try:
-            await call.close(encoded.payload, self._timeout_seconds, encoded.bases)
+            await call.close(encoded.payload, self._timeout_seconds, encoded.bases, server=server, tokens=tokens)
         except BaseMissing as error:
             _log.warning("recording a call whole", rollout_id=rollout.rollout_id, call_id=call_id, reason=str(error))
             self._prefixes.forget(rollout)
             encoded = await self._encoded(data, NOTHING, large=large)
-            await call.close(encoded.payload, self._timeout_seconds)
+            await call.close(encoded.payload, self._timeout_seconds, server=server, tokens=tokens)
         self._prefixes.add(rollout, call_id, encoded.marks)
 
     async def _encoded(self, data: JSON, earlier: Prefixes, *, large: bool) -> EncodedCall:

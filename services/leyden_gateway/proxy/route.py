@@ -18,7 +18,7 @@ from leyden.schemas import is_name
 from leyden_gateway import metrics, strict_json
 from leyden_gateway.access import Caller, allow
 from leyden_gateway.gateway import Gateway
-from leyden_gateway.problems import MethodNotAllowed, NoSuchRoute, problem
+from leyden_gateway.problems import CODES, MethodNotAllowed, NoSuchRoute, problem, reason
 from leyden_gateway.protocols import PROTOCOLS, AgentError, ModelProtocol
 from leyden_gateway.proxy.call import ModelCall
 from leyden_gateway.proxy.client import Client, ClientGone
@@ -67,7 +67,7 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
             raise MethodNotAllowed(scope["method"], scope["path"])
         await _call(gateway, client, protocol, caller, address)
     except ClientGone:
-        metrics.REFUSED.labels("499").inc()
+        metrics.REFUSED.labels("499", "client gone").inc()
     except Exception as error:  # noqa: BLE001  the outermost frame: whatever went wrong, the client is told
         await _refuse(gateway, client, protocol, error)
     finally:
@@ -77,38 +77,54 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
 async def _answered_aside(gateway: Gateway, client: Client, method: str, caller: Caller, address: Address) -> bool:
     """Answer what clients ask beside their calls; False if it is none of that."""
     rollout_id, path = address.rollout_id, address.path
-    if method == "GET" and (models := _MODELS.fullmatch(path)):
+    models, response, counting = _MODELS.fullmatch(path), _RESPONSE.fullmatch(path), path == _COUNT_TOKENS
+    if models or response or counting:
+        await _admit(gateway, caller, address)
+    if method == "GET" and models:
         await list_models(gateway, client, models[1], rollout_id, models[2])
-    elif method == "GET" and (response := _RESPONSE.fullmatch(path)):
-        await give_response(gateway, client, caller, rollout_id, address.attempt, response[1])
-    elif method == "POST" and path == _COUNT_TOKENS:
+    elif method == "GET" and response:
+        await give_response(gateway, client, rollout_id, address.attempt, response[1])
+    elif method == "POST" and counting:
         asked = _object(await client.body(gateway.settings.max_body_bytes))
         await count_tokens(gateway, client, rollout_id, asked)
-    elif _RESPONSE.fullmatch(path) or path == _COUNT_TOKENS:
+    elif models or response or counting:
         raise MethodNotAllowed(method, path)
     else:
         return False
     return True
 
 
+async def _admit(gateway: Gateway, caller: Caller, address: Address) -> None:
+    """Ask the log what opening a call would: whether the attempt that an agent's key is for still goes on.
+
+    Raises:
+        RolloutMissing, RolloutFinished, AttemptFenced
+    """
+    if isinstance(caller, Admin):
+        return
+    location = await gateway.log.locate(address.rollout_id)
+    await gateway.log.run(location.run).rollouts.admit(address.rollout_id, address.attempt, caller.nonce)
+
+
 async def _call(gateway: Gateway, client: Client, protocol: ModelProtocol, caller: Caller, address: Address) -> None:
-    raw = await client.body(gateway.settings.max_body_bytes)
-    await ModelCall(
-        gateway,
-        client,
-        protocol,
-        rollout_id=address.rollout_id,
-        attempt=address.attempt,
-        mode=address.mode,
-        nonce=None if isinstance(caller, Admin) else caller.nonce,
-        asked=_object(raw),
-        raw=raw,
-    ).serve()
+    with gateway.admission.call():
+        raw = await client.body(gateway.settings.max_body_bytes)
+        await ModelCall(
+            gateway,
+            client,
+            protocol,
+            rollout_id=address.rollout_id,
+            attempt=address.attempt,
+            mode=address.mode,
+            nonce=None if isinstance(caller, Admin) else caller.nonce,
+            asked=_object(raw),
+            raw=raw,
+        ).serve()
 
 
 async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, error: Exception) -> None:
     status, message, headers = problem(error, gateway.settings.retry_after_seconds)
-    metrics.REFUSED.labels(str(status)).inc()
+    metrics.REFUSED.labels(str(status), reason(error)).inc()
     if isinstance(error, LogUnavailable | LogFull):
         metrics.LOG_ERRORS.labels(type(error).__name__).inc()
     if status == 500:
@@ -120,7 +136,7 @@ async def _refuse(gateway: Gateway, client: Client, protocol: ModelProtocol, err
     if isinstance(error, RunPaused):
         body = protocol.paused(message, error.pause.reason)
     else:
-        param, code = (error.param, error.code) if isinstance(error, AgentError) else (None, None)
+        param, code = (error.param, error.code) if isinstance(error, AgentError) else (None, CODES.get(type(error)))
         body = protocol.problem(status, message, param=param, code=code)
     await client.respond(status, orjson.dumps(body), headers)
 

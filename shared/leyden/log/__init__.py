@@ -22,6 +22,7 @@ from leyden.log.events import Entry, Events
 from leyden.log.index import Index, Location
 from leyden.log.keys import RunKeys
 from leyden.log.lease import Lease
+from leyden.log.memory import ROLLOUTS_MEMORY_SHARE, Memory
 from leyden.log.models import Models
 from leyden.log.pause import Pause
 from leyden.log.queue import Queue, Taken
@@ -42,11 +43,11 @@ _CONNECT_TIMEOUT_SECONDS = 3.0
 class RunLog:
     """One run's part of the log."""
 
-    def __init__(self, redis: Redis, blocking: Redis, scripts: Scripts, index: Index, run: str) -> None:
+    def __init__(self, redis: Redis, blocking: Redis, scripts: Scripts, index: Index, memory: Memory, run: str) -> None:
         k = RunKeys(run)
         self.run = run
         self.control = Control(redis, blocking, k)
-        self.rollouts = Rollouts(redis, scripts, index, k)
+        self.rollouts = Rollouts(redis, scripts, index, memory, k)
         self.calls = Calls(scripts, k)
         self.events = Events(redis, scripts, k)
         self.queue = Queue(redis, blocking, scripts, k)
@@ -76,8 +77,12 @@ class RunLog:
 class Log:
     """A deployment's log. Share one in a process: concurrent writes go out together."""
 
-    def __init__(self, redis: Redis, blocking: Redis | None = None) -> None:
-        """`blocking` is a client for waiting on streams, without read timeout and retries; by default `redis` itself.
+    def __init__(
+        self, redis: Redis, blocking: Redis | None = None, *, rollouts_memory_share: float = ROLLOUTS_MEMORY_SHARE
+    ) -> None:
+        """`rollouts_memory_share`: the part of the server's memory limit above which new rollouts are refused.
+
+        `blocking` is a client for waiting on streams, without read timeout and retries; by default `redis` itself.
 
         Without retries, since a read for a consumer group that is sent twice gives out twice.
         """
@@ -85,11 +90,12 @@ class Log:
         self._blocking = blocking or redis
         self._scripts = Scripts(redis)
         self._index = Index(redis, self._scripts)
+        self.memory = Memory(redis, rollouts_memory_share)
         self._runs: dict[str, RunLog] = {}
         self.runs = Runs(redis, self._blocking, self._scripts)
 
     @classmethod
-    def connect(cls, url: str) -> Log:
+    def connect(cls, url: str, *, rollouts_memory_share: float = ROLLOUTS_MEMORY_SHARE) -> Log:
         """A log on the Redis of that URL; connections are made when first used.
 
         Raises:
@@ -118,12 +124,13 @@ class Log:
                 socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
             ),
+            rollouts_memory_share=rollouts_memory_share,
         )
 
     def run(self, name: str) -> RunLog:
         """The part of one run; costs nothing and may be kept."""
         if name not in self._runs:
-            self._runs[name] = RunLog(self._redis, self._blocking, self._scripts, self._index, name)
+            self._runs[name] = RunLog(self._redis, self._blocking, self._scripts, self._index, self.memory, name)
         return self._runs[name]
 
     async def locate(self, rollout_id: str) -> Location:

@@ -4,6 +4,7 @@
 -- KEYS  run  queue  completions  control
 -- ARGV  rules (JSON)  reader...
 -- ->    1 if the run is new, else 0
+--#include rules
 local function group(stream, name)
   local made = redis.pcall('XGROUP', 'CREATE', stream, name, '0', 'MKSTREAM')
   if type(made) == 'table' and made.err and not string.find(made.err, 'BUSYGROUP') then return error(made.err) end
@@ -20,7 +21,7 @@ end
 redis.call('HSET', KEYS[1], 'readers', readers)
 redis.call('HDEL', KEYS[1], 'ended')
 if redis.call('HGET', KEYS[1], 'rules') ~= ARGV[1] then
-  redis.call('HSET', KEYS[1], 'rules', ARGV[1])
+  put_rules(KEYS[1], ARGV[1])
   redis.call('HINCRBY', KEYS[1], 'revision', 1)
   redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 'kind', 'settings')
 end

@@ -6,6 +6,9 @@ Invariants, each held by one script:
 - what its payload refers to is on record before it, in the same stream;
 - it is recorded once; what was lost meanwhile (its rollout ended, another attempt took over) is recorded as late and
   never becomes a sample;
+- no more calls of an attempt are ever open and on record together than its budget allows, and none is opened once its
+  tokens are used up; what is taken off counts for nothing;
+- a call's event says the weight version that its server was registered with when it was opened and when it was closed;
 - closing works when memory is full, opening does not;
 - a call whose opener never learned that it was opened is taken off again.
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from leyden.log.errors import (
     AttemptFenced,
     BaseMissing,
+    BudgetSpent,
     CallLost,
     LogFull,
     LogUnavailable,
@@ -28,9 +32,10 @@ from leyden.log.errors import (
     RunPaused,
 )
 from leyden.log.keys import RunKeys
+from leyden.log.models import registered_as
 from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.scripts import Scripts, text
-from leyden.schemas import PauseState
+from leyden.schemas import Model, PauseState
 
 _TAKE_OFF_SECONDS = 600.0
 """For how long a doubtful call is tried to be taken off while Redis is away."""
@@ -76,6 +81,7 @@ class Calls:
 
         Raises:
             RolloutMissing, RolloutFinished, AttemptFenced, RunPaused
+            BudgetSpent: the attempt may make no more calls; the first such refusal is put on record.
         """
         if not admin and not nonce:
             raise ValueError(f"call {call_id} of rollout {rollout_id} has neither a nonce nor the admin's rights")
@@ -83,7 +89,7 @@ class Calls:
         try:
             outcome, *rest = await self._scripts.run(
                 "open_call",
-                (k.rollout(rollout_id), k.settings, k.replicas),
+                (k.rollout(rollout_id), k.settings, k.replicas, k.events(rollout_id)),
                 (attempt, call_id, replica, "" if admin else nonce or ""),
             )
         except (LogUnavailable, asyncio.CancelledError):
@@ -94,6 +100,9 @@ class Calls:
                 return Opened(rest[0])
             case b"paused":
                 raise RunPaused(k.run, _pause(rest))
+            case b"spent":
+                what, used, limit = rest
+                raise BudgetSpent(rollout_id, attempt, text(what), used, limit)
             case b"fenced":
                 raise AttemptFenced(rollout_id, attempt, text(rest[0]))
             case b"finished":
@@ -101,8 +110,8 @@ class Calls:
             case _:
                 raise RolloutMissing(rollout_id)
 
-    async def recheck(self, rollout_id: str, call_id: str) -> None:
-        """Ask whether an open call may be forwarded once more.
+    async def recheck(self, rollout_id: str, call_id: str) -> Opened:
+        """Ask whether an open call may be forwarded once more, and under which rules and models.
 
         Raises:
             RunPaused: not now; the call is no longer open and must be opened again after the pause.
@@ -119,6 +128,7 @@ class Calls:
                 raise RunPaused(k.run, _pause(rest))
             case b"lost":
                 raise CallLost(rollout_id, call_id)
+        return Opened(rest[0])
 
     async def close(
         self,
@@ -130,10 +140,14 @@ class Calls:
         event_type: str = "model_request",
         nonce: str | None = None,
         bases: Sequence[str] = (),
+        server: Model | None = None,
+        tokens: int | None = None,
     ) -> Closed:
         """Put on record what a call gave; closing it again changes nothing and returns the same.
 
-        `payload` is the event's data, encoded, and `bases` are the calls that it refers to. With the `nonce` of the
+        `payload` is the event's data, encoded, and `bases` are the calls that it refers to. `server` is who answered:
+        the event tells the version that it has now. `tokens` is what the call takes from its attempt's budget; one
+        without takes nothing. With the `nonce` of the
         rollout that the call was opened in, nothing is recorded in a rollout that was created anew under the id.
 
         Raises:
@@ -143,7 +157,9 @@ class Calls:
         """
         if not payload:
             raise ValueError(f"call {call_id} of rollout {rollout_id} has an empty payload; abandon it instead")
-        outcome, *rest = await self._close(rollout_id, attempt, call_id, event_type, payload, nonce, bases)
+        outcome, *rest = await self._close(
+            rollout_id, attempt, call_id, event_type, payload, nonce, server, tokens, bases
+        )
         if outcome == b"missing":
             raise RolloutMissing(rollout_id)
         if outcome == b"base missing":
@@ -162,13 +178,25 @@ class Calls:
         event_type: str,
         payload: bytes,
         nonce: str | None,
+        server: Model | None = None,
+        tokens: int | None = None,
         bases: Sequence[str] = (),
     ) -> list:
         k = self._keys
         return await self._scripts.run(
             "close_call",
-            (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control),
-            (attempt, call_id, event_type, payload, REPLICA_TTL_SECONDS, nonce or "", *bases),
+            (k.rollout(rollout_id), k.events(rollout_id), k.settings, k.replicas, k.control, k.models),
+            (
+                attempt,
+                call_id,
+                event_type,
+                payload,
+                REPLICA_TTL_SECONDS,
+                nonce or "",
+                registered_as(server) if server is not None else "",
+                "" if tokens is None else tokens,
+                *bases,
+            ),
         )
 
     def _take_off_later(self, rollout_id: str, attempt: str, call_id: str) -> None:

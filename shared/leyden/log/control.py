@@ -22,11 +22,12 @@ class Signal(StrEnum):
     MODELS = "models"
     SETTINGS = "settings"
     CANCELLED = "cancelled"
+    FENCED = "fenced"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEntry:
-    """One signal; `rollout_id` only with `CANCELLED`."""
+    """One signal; `rollout_id` only with `CANCELLED` and `FENCED`."""
 
     entry: str
     kind: Signal

@@ -22,8 +22,8 @@ if entry then
   redis.call('XACK', KEYS[3], 'controllers', entry)
   redis.call('XDEL', KEYS[3], entry)
   redis.call('HDEL', KEYS[1], 'entry')
-  redis.call('XADD', KEYS[6], 'MAXLEN', '~', 10000, '*', 'kind', 'cancelled', 'id', id)
 end
+redis.call('XADD', KEYS[6], 'MAXLEN', '~', 10000, '*', 'kind', 'cancelled', 'id', id)
 local published = ''
 if not ordinal and (redis.call('HGET', KEYS[5], 'readers') or '') ~= '' then
   published = redis.call('HINCRBY', KEYS[5], 'completed', 1)

@@ -40,8 +40,8 @@ if entry then
   redis.call('XACK', KEYS[3], 'controllers', entry)
   redis.call('XDEL', KEYS[3], entry)
   redis.call('HDEL', KEYS[1], 'entry')
-  -- Somebody else ended it: whoever runs its agent must stop.
-  if mine == '' then redis.call('XADD', KEYS[6], 'MAXLEN', '~', 10000, '*', 'kind', 'cancelled', 'id', id) end
 end
+-- Somebody else ended it: whoever runs its agent, or holds its calls, must stop.
+if mine == '' then redis.call('XADD', KEYS[6], 'MAXLEN', '~', 10000, '*', 'kind', 'cancelled', 'id', id) end
 redis.call('XADD', KEYS[4], n .. '-0', 'id', id, 'state', state, 'is_train', is_train, 'data_id', data_id)
 return {'ended', n}

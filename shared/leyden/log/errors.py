@@ -20,6 +20,18 @@ class LogFull(RuntimeError):
     """Redis is at its memory limit and refused the write; nothing was written."""
 
 
+class MemoryShort(LogFull):
+    """Redis is so near its memory limit that new rollouts are refused, for what runs to be able to end."""
+
+    def __init__(self, used_bytes: int, limit_bytes: int, share: float) -> None:
+        super().__init__(
+            f"Redis uses {used_bytes / 2**20:.1f} MiB of its memory limit of {limit_bytes / 2**20:.1f} MiB, and new "
+            f"rollouts are refused above {share:.0%}: let rollouts be acknowledged, delete some, or raise maxmemory"
+        )
+        self.used_bytes = used_bytes
+        self.limit_bytes = limit_bytes
+
+
 class ServerUnsupported(RuntimeError):
     """The server is not one that the log can be kept on; the message says why and what is."""
 
@@ -69,6 +81,19 @@ class RunPaused(RuntimeError):
     def __init__(self, run: str, pause: PauseState) -> None:
         super().__init__(f"run {run} is paused" + (f": {pause.reason}" if pause.reason else ""))
         self.pause = pause
+
+
+class BudgetSpent(RuntimeError):
+    """The attempt has made all the calls, or used all the tokens, that it may."""
+
+    def __init__(self, rollout_id: str, attempt: str, what: str, used: int, limit: int) -> None:
+        super().__init__(
+            f"Rollout {rollout_id}: attempt {attempt} has used its budget of {what}: {used} of {limit} "
+            f"(max_{what}_per_attempt)"
+        )
+        self.what = what
+        self.used = used
+        self.limit = limit
 
 
 class CallLost(RuntimeError):

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -29,7 +30,8 @@ from leyden.schemas import DEFAULT_ATTEMPT, Event
 class Entry:
     """One entry of a rollout's stream.
 
-    `kind` is created, started, patched, handed back, ended, deleted or acknowledged; event for what the contract calls
+    `kind` is created, started, patched, handed back, ended, deleted, acknowledged or refused (a call that its attempt's
+    budget did not allow, the first one); event for what the contract calls
     an event; late for one that came after its attempt or rollout was over; lost for a call that was open then. `at` is
     in Unix seconds.
     """
@@ -52,7 +54,7 @@ _THREAD_ABOVE_BYTES = 50_000
 
 Rows = list[tuple[bytes, dict[bytes, bytes]]]
 
-_OWN_FIELDS = {b"kind", b"at", b"attempt", b"type", b"call", b"data"}
+_OWN_FIELDS = {b"kind", b"at", b"attempt", b"type", b"call", b"data", b"version_at_end"}
 
 
 class Events:
@@ -73,19 +75,21 @@ class Events:
         event_id: str | None = None,
         nonce: str | None = None,
         admin: bool = True,
+        vital: bool = True,
     ) -> Event:
         """Append an event; with an `event_id`, appending it to the attempt again changes nothing and returns the first
-        one's time.
+        one's time. One that is not `vital` is refused when memory is full.
 
         Raises:
             RolloutMissing
+            LogFull: only if not `vital`.
             AttemptFenced, RolloutFinished: only if not `admin`; then `nonce` is that of the agent's token.
         """
         if not admin and not nonce:
             raise ValueError(f"an event of rollout {rollout_id} has neither a nonce nor the admin's rights")
         k = self._keys
         outcome, *rest = await self._scripts.run(
-            "append_event",
+            "append_vital_event" if vital else "append_event",
             [k.rollout(rollout_id), k.events(rollout_id)],
             [
                 attempt,
@@ -188,16 +192,16 @@ async def _decoded(rows: Rows) -> list[Entry]:
 def _entries(rows: Rows) -> list[Entry]:
     calls: dict[str, dict[str, Any]] = {}
     entries = []
-    for row in rows:
-        entry = _entry(*row, calls)
-        if entry.call_id is not None and entry.data is not None:
-            calls[entry.call_id] = entry.data
-        entries.append(entry)
+    for entry, fields in rows:
+        payload = fields.get(b"data")
+        data = None if payload is None else decode(payload, calls)
+        if b"call" in fields and data is not None:
+            calls[text(fields[b"call"])] = data
+        entries.append(_entry(entry, fields, data))
     return entries
 
 
-def _entry(entry: bytes, fields: dict[bytes, bytes], calls: dict[str, dict[str, Any]]) -> Entry:
-    data = fields.get(b"data")
+def _entry(entry: bytes, fields: dict[bytes, bytes], data: dict[str, Any] | None) -> Entry:
     return Entry(
         entry=text(entry),
         kind=text(fields[b"kind"]),
@@ -205,6 +209,14 @@ def _entry(entry: bytes, fields: dict[bytes, bytes], calls: dict[str, dict[str, 
         attempt=text(fields.get(b"attempt")) or None,
         event_type=text(fields.get(b"type")) or None,
         call_id=text(fields.get(b"call")) or None,
-        data=None if data is None else decode(data, calls),
+        data=None if data is None else _completed(data, fields.get(b"version_at_end")),
         notes={text(name): text(value) for name, value in fields.items() if name not in _OWN_FIELDS},
     )
+
+
+def _completed(data: dict[str, Any], version_at_end: bytes | None) -> dict[str, Any]:
+    """A call's data with what was known only as it was put on record."""
+    server = data.get("server")
+    if version_at_end is None or not isinstance(server, dict):
+        return data
+    return {**data, "server": {**server, "version_at_end": orjson.loads(version_at_end)}}

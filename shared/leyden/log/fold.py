@@ -1,7 +1,7 @@
 """A rollout's hash, as it follows from its stream.
 
-Invariant: but for its open and held calls, the hash always equals the fold of the stream; every script that changes one
-appends to the other.
+Invariant: but for its open and held calls and their number, the hash always equals the fold of the stream; every script
+that changes one appends to the other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from leyden.log.errors import LogUnavailable, RolloutMissing
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
+from leyden.schemas import BUDGETS
 
 _TRIES = 8
 
@@ -60,6 +61,7 @@ async def rebuild(redis: Redis, scripts: Scripts, k: RunKeys, rollout_id: str) -
 
 def _created(state: State, fields: Fields, _entry: str) -> None:
     state.update({name: fields[name] for name in ("nonce", "digest", "is_train", "data_id")})
+    state.update({name: fields[name] for name in BUDGETS if name in fields})
     state.update(state="queuing", version="1", created_at=fields["at"], updated_at=fields["at"], entry=fields["queued"])
 
 
@@ -106,6 +108,9 @@ def _deleted(state: State, fields: Fields, _entry: str) -> None:
 def _event(state: State, fields: Fields, entry: str) -> None:
     if "call" in fields:
         state[f"done:{fields['call']}"] = f"event {entry}"
+        if "tokens" in fields:
+            _add(state, f"calls:{fields['attempt']}", 1)
+            _add(state, f"tokens:{fields['attempt']}", int(fields["tokens"]))
     else:
         state[f"event:{fields['id']}"] = fields["at"]
     attempts = state.get("attempts", "\n")
@@ -125,6 +130,14 @@ def _acknowledged(state: State, fields: Fields, _entry: str) -> None:
     state[f"acked:{fields['reader']}"] = "1"
 
 
+def _refused(state: State, fields: Fields, _entry: str) -> None:
+    state[f"refused:{fields['attempt']}"] = fields["budget"]
+
+
+def _add(state: State, name: str, count: int) -> None:
+    state[name] = str(int(state.get(name, "0")) + count)
+
+
 def _changed(state: State, fields: Fields) -> None:
     state["updated_at"] = fields["at"]
     state["version"] = str(int(state["version"]) + 1)
@@ -141,4 +154,5 @@ _FOLDS: dict[str, Callable[[State, Fields, str], None]] = {
     "late": _late,
     "lost": _lost,
     "acknowledged": _acknowledged,
+    "refused": _refused,
 }

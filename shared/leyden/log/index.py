@@ -3,7 +3,8 @@
 Invariants:
 - an id is bound to one run and one nonce from before its rollout is created until after it is freed;
 - the nonce of a freed rollout is never that of another, whoever dies or is held up between the steps: what is freed and
-  not yet released is on record in its run, and is released by whoever comes next.
+  not yet released is on record in its run, and is released by whoever comes next;
+- an id that was bound for a creation which never came is noted in its run, and released after a while.
 """
 
 from __future__ import annotations
@@ -64,6 +65,29 @@ class Index:
         """Unbind an id whose rollout of that nonce was freed; asking again changes nothing."""
         await self._scripts.run("release_id", [keys.index(rollout_id)], [nonce])
         await self._scripts.run("note_released", [k.freed], [rollout_id, nonce])
+
+    async def release_abandoned(self, k: RunKeys, older_than_seconds: float) -> int:
+        """Unbind ids that were noted longer ago than that for a creation which never came; returns how many."""
+        released = 0
+        try:
+            seconds, _ = await self._redis.time()
+            until = seconds - older_than_seconds
+            noted: Any = await self._redis.zrangebyscore(k.claims, "-inf", until, start=0, num=_PAGE)
+        except RedisError as error:
+            raise_as_log_error(error)
+        for rollout_id in map(text, noted):
+            try:
+                location = await self.locate(rollout_id)
+                nonce = location.nonce if location.run == k.run else ""
+            except RolloutMissing:
+                nonce = ""
+            (outcome,) = await self._scripts.run(
+                "abandon_claim", [k.rollout(rollout_id), k.claims, k.freed], [rollout_id, nonce, until]
+            )
+            released += outcome == b"abandoned"
+        if released:
+            await self.release_freed(k)
+        return released
 
     async def release_freed(self, k: RunKeys) -> int:
         """Unbind the ids of all rollouts of a run that were freed; returns how many."""

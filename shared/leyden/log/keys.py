@@ -67,6 +67,11 @@ class RunKeys:
         return f"leyden:{{{self.run}}}:freed"
 
     @property
+    def claims(self) -> str:
+        """Sorted set: ids that rollouts are being created under, by the time they were noted."""
+        return f"leyden:{{{self.run}}}:claims"
+
+    @property
     def replicas(self) -> str:
         return f"leyden:{{{self.run}}}:replicas"
 

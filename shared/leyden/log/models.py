@@ -14,6 +14,11 @@ from leyden.log.scripts import Scripts, raise_as_log_error, text
 from leyden.schemas import Model
 
 
+def registered_as(model: Model) -> str:
+    """The field of the registry that holds a server's version."""
+    return f"{model.model}\n{model.endpoint}"
+
+
 class Models:
     """Registry of one run; every change raises the run's revision and is announced on its control stream.
 
@@ -54,11 +59,7 @@ class Models:
         return models
 
     async def _set(self, how: str, models: Iterable[Model], epoch: int | None = None) -> int:
-        fields = [
-            each
-            for model in models
-            for each in (f"{model.model}\n{model.endpoint}", orjson.dumps(model.version).decode())
-        ]
+        fields = [each for model in models for each in (registered_as(model), orjson.dumps(model.version).decode())]
         k = self._keys
         outcome, *rest = await self._scripts.run(
             "set_models", [k.models, k.settings, k.control], [how, "" if epoch is None else epoch, *fields]

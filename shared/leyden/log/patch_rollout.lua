@@ -7,9 +7,10 @@
 --#include now
 --#include inflight
 --#include lose_calls
+--#include fence
 local id, token, wanted, ttl = unpack(ARGV)
-local state, entry, seen, hidden, created =
-  unpack(redis.call('HMGET', KEYS[1], 'state', 'entry', 'patch:' .. token, 'hidden', 'created_at'))
+local state, entry, seen, hidden, created, fence =
+  unpack(redis.call('HMGET', KEYS[1], 'state', 'entry', 'patch:' .. token, 'hidden', 'created_at', 'fence'))
 if not state or hidden then return {'missing'} end
 if seen then return {'patched'} end
 if wanted ~= '' and state ~= 'queuing' then return {'refused', state} end
@@ -20,6 +21,7 @@ for i = 5, #ARGV, 2 do
   if ARGV[i] == 'attempt' and ARGV[i + 1] ~= '' then
     redis.call('HSET', KEYS[1], 'fence', ARGV[i + 1])
     lose_calls(KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[5], ARGV[i + 1], at, ttl)
+    announce_fence(KEYS[5], id, fence, ARGV[i + 1])
   end
 end
 redis.call('XADD', KEYS[2], '*', 'kind', 'patched', 'at', at, 'state', wanted, 'token', token, unpack(ARGV, 5))

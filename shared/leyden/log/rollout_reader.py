@@ -9,10 +9,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from leyden.log.encoding import decode
-from leyden.log.errors import RolloutMissing
+from leyden.log.errors import AttemptFenced, RolloutFinished, RolloutMissing
 from leyden.log.keys import RunKeys
 from leyden.log.scripts import raise_as_log_error, text
-from leyden.schemas import Rollout, RolloutConfig, RolloutMetadata, State, Status
+from leyden.schemas import Rollout, RolloutConfig, RolloutMetadata, Spent, State, Status
 
 _STATUS_FIELDS = ("state", "job", "attempt", "error", "version", "created_at", "updated_at", "hidden", "is_train")
 
@@ -46,6 +46,49 @@ class RolloutReader:
         if state is None or hidden:
             raise RolloutMissing(rollout_id)
         return text(attempts).strip("\n").split("\n") if attempts else []
+
+    async def admit(self, rollout_id: str, attempt: str, nonce: str) -> None:
+        """Return if an agent with a token of that nonce may still ask anything about its attempt.
+
+        Raises:
+            RolloutMissing, RolloutFinished
+            AttemptFenced: a later attempt has taken over, or the token is for an earlier rollout of this id.
+        """
+        try:
+            state, stands, fence, hidden = await self._redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.rollout(rollout_id), ["state", "nonce", "fence", "hidden"]
+            )
+        except RedisError as error:
+            raise_as_log_error(error)
+        if state is None or hidden:
+            raise RolloutMissing(rollout_id)
+        if text(stands) != nonce:
+            raise AttemptFenced(rollout_id, attempt, "")
+        if fence and text(fence) != attempt:
+            raise AttemptFenced(rollout_id, attempt, text(fence))
+        if State(text(state)).terminal:
+            raise RolloutFinished(rollout_id, text(state))
+
+    async def spent(self, rollout_id: str) -> dict[str, Spent]:
+        """What each attempt that has made calls has used of its budget."""
+        try:
+            fields: Any = await self._redis.hgetall(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.rollout(rollout_id)
+            )
+        except RedisError as error:
+            raise_as_log_error(error)
+        known = {text(name): text(value) for name, value in fields.items()}
+        if "state" not in known or "hidden" in known:
+            raise RolloutMissing(rollout_id)
+        attempts = [name.partition(":")[2] for name in known if name.startswith(("calls:", "refused:"))]
+        return {
+            attempt: Spent(
+                calls=int(known.get(f"calls:{attempt}", 0)),
+                tokens=int(known.get(f"tokens:{attempt}", 0)),
+                refused=known.get(f"refused:{attempt}"),
+            )
+            for attempt in sorted(attempts)
+        }
 
     async def attempts_with_open_calls(self, rollout_id: str) -> set[str]:
         """The attempts that have calls open, on replicas that are alive or not."""

@@ -11,7 +11,6 @@ Invariants, each held by one script:
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from leyden.log.errors import LeaseLost, RolloutFinished, RolloutMissing, Transi
 from leyden.log.fold import rebuild
 from leyden.log.index import Index
 from leyden.log.keys import RunKeys
+from leyden.log.memory import Memory
 from leyden.log.replicas import REPLICA_TTL_SECONDS
 from leyden.log.rollout_reader import RolloutReader
 from leyden.log.scripts import Scripts, raise_as_log_error, storable, text
@@ -37,11 +37,11 @@ _PATCHED = {"last_attempt_id": "attempt", "k8s_job_name": "job", "error_message"
 class Rollouts(RolloutReader):
     """Writes and reads the rollouts of one run."""
 
-    def __init__(self, redis: Redis, scripts: Scripts, index: Index, k: RunKeys) -> None:
+    def __init__(self, redis: Redis, scripts: Scripts, index: Index, memory: Memory, k: RunKeys) -> None:
         super().__init__(redis, k)
         self._scripts = scripts
         self._index = index
-        self._creation = Creation(redis, scripts, index, k)
+        self._creation = Creation(redis, scripts, index, memory, k)
 
     async def create(self, new: NewRollout, *, must_match: bool = False) -> Rollout:
         """Create a rollout and queue it, or return the one that stands under its id, untouched.
@@ -52,6 +52,7 @@ class Rollouts(RolloutReader):
             RunMissing: the run has not begun, or has ended.
             TransitionRefused: a rollout of this id was deleted and is still being read.
             PayloadInvalid: the input holds what is not JSON, or a number that is not finite.
+            MemoryShort: the server is so full that new rollouts are refused.
             LogFull, LogUnavailable: nothing is known to be created; asking again is safe.
         """
         (made,) = await self.create_many([new], must_match=must_match)
@@ -59,15 +60,7 @@ class Rollouts(RolloutReader):
 
     async def create_many(self, new: Iterable[NewRollout], *, must_match: bool = False) -> list[Rollout]:
         """Create rollouts as `create` does, queued in order; if one raises, others may exist: asking again is safe."""
-        await self._creation.require_run()
-        made = await asyncio.gather(
-            *(self._creation.create(each, must_match=must_match) for each in new), return_exceptions=True
-        )
-        ids: list[str] = []
-        for outcome in made:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            ids.append(outcome)
+        ids = await self._creation.create(new, must_match=must_match)
         found = await self.read(ids)
         for rollout_id, rollout in zip(ids, found, strict=True):
             if rollout is None:
@@ -191,6 +184,10 @@ class Rollouts(RolloutReader):
             await self.delete(text(member))
         await self._index.release_freed(self._keys)
         return len(old[:limit])
+
+    async def release_abandoned(self, older_than_seconds: float) -> int:
+        """Release ids that were noted for a creation longer ago than that which never came; returns how many."""
+        return await self._index.release_abandoned(self._keys, older_than_seconds)
 
     async def rebuild(self, rollout_id: str) -> None:
         """Make what is kept of a rollout follow from its stream again, as if something had damaged it.

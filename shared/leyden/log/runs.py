@@ -34,6 +34,10 @@ class RunSettings(BaseModel):
     retention_seconds: float = Field(default=7 * 24 * 3600, gt=0)
     """How long finished rollouts of a run without readers are kept."""
     agents_may_reward: bool = True
+    """Whether the credentials that agents are given allow them to report rewards."""
+    max_calls_per_attempt: int | None = Field(default=None, ge=1)
+    max_tokens_per_attempt: int | None = Field(default=None, ge=1)
+    """Prompt and sampled tokens of an attempt's calls together; the call that reaches the limit is its last."""
 
 
 @dataclass(frozen=True, slots=True)

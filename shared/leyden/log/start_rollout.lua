@@ -7,10 +7,11 @@
 --#include now
 --#include inflight
 --#include lose_calls
+--#include fence
 --#include owner
 local id, attempt, mine, me, job, ttl = unpack(ARGV)
-local state, entry, current, hidden, created =
-  unpack(redis.call('HMGET', KEYS[1], 'state', 'entry', 'attempt', 'hidden', 'created_at'))
+local state, entry, current, hidden, created, fence =
+  unpack(redis.call('HMGET', KEYS[1], 'state', 'entry', 'attempt', 'hidden', 'created_at', 'fence'))
 if not state or hidden then return {'missing'} end
 if state ~= 'queuing' and state ~= 'running' then return {'finished', state} end
 local holder = owner(KEYS[3], mine)
@@ -19,6 +20,7 @@ if state == 'running' and current == attempt then return {'started'} end
 
 local at = now()
 lose_calls(KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[5], attempt, at, ttl)
+announce_fence(KEYS[5], id, fence, attempt)
 redis.call('XADD', KEYS[2], '*', 'kind', 'started', 'attempt', attempt, 'at', at, 'by', me, 'job', job)
 redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', attempt, 'fence', attempt, 'updated_at', at)
 redis.call('HINCRBY', KEYS[1], 'version', 1)
