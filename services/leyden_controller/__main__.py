@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp
 
 from leyden.auth import Authority
+from leyden.concealing import password_of
 from leyden.log import Log
 from leyden.log.errors import LogFull, LogUnavailable
 from leyden.wrong_settings import wrong_settings
@@ -40,7 +41,7 @@ def main() -> int:
         for each in wrong_settings(ControllerSettings, error):
             sys.stderr.write(f"leyden controller: {each}\n")
         return 2
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, settings.key.get_secret_value(), password_of(settings.redis_url))
     return uvloop.run(serve(settings))
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import structlog
 
-from leyden.auth import AgentClaims, Authority
+from leyden.auth import AGENT_RIGHTS, AgentClaims, Authority, Right
 from leyden.log import Log, RunLog, Taken
 from leyden.log.errors import LeaseLost, RolloutFinished, RolloutMissing
 from leyden.schemas import Rollout, State
@@ -136,11 +136,13 @@ class Life:
     async def _launch(self, rollout: Rollout, attempt: str) -> Launch:
         """Put the attempt on record as started."""
         entry, consumer = self.taken.entry, self._means.consumer
-        _, location = await asyncio.gather(
+        _, location, settings = await asyncio.gather(
             self._through("start", lambda: self._run.rollouts.start(self._id, attempt, entry=entry, consumer=consumer)),
             self._through("locate", lambda: self._means.log.locate(self._id)),
+            self._through("read the rules for", self._run.settings),
         )
-        key = self._means.authority.mint(AgentClaims(self._id, location.nonce, attempt))
+        rights = AGENT_RIGHTS if settings.agents_may_reward else AGENT_RIGHTS - {Right.REWARD}
+        key = self._means.authority.mint(AgentClaims(self._id, location.nonce, attempt, rights))
         return Launch(
             rollout,
             attempt,

@@ -7,9 +7,11 @@ import sys
 
 import structlog
 
+from leyden.concealing import Concealer
 
-def configure(level: str) -> None:
-    """Log from `level` up."""
+
+def configure(level: str, *secrets: str) -> None:
+    """Log from `level` up, without the secrets."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -17,6 +19,7 @@ def configure(level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
+            Concealer(*secrets),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

@@ -12,13 +12,14 @@ import structlog
 from fastapi import Depends, FastAPI
 from starlette.types import Receive, Scope, Send
 
-from leyden.log.errors import LogFull, LogUnavailable
+from leyden.log.errors import LogFull, LogUnavailable, ServerUnsupported
 from leyden.processes import end_with_master
 from leyden_gateway import logs
 from leyden_gateway.access import admin_only
 from leyden_gateway.api import answers, events, health, models, openapi, pause, rollouts, runs
 from leyden_gateway.api.bodies import BodyLimit
 from leyden_gateway.gateway import Gateway
+from leyden_gateway.housekeeping import keep_house
 from leyden_gateway.proxy.route import answer, is_model_address
 from leyden_gateway.settings import GatewaySettings
 
@@ -53,14 +54,16 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         gateway = app.state.gateway = Gateway.build(settings)
         if gateway.access.open:
             _log.warning("the key is empty: authentication is off, anyone who reaches this address may do everything")
-        tasks = [asyncio.create_task(gateway.replica.beat()), asyncio.create_task(_begin(gateway))]
+        tasks = [
+            asyncio.create_task(each) for each in (gateway.replica.beat(), _begin(gateway), keep_house(gateway.log))
+        ]
         yield
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await gateway.close()
 
-    app = GatewayApp(title="Leyden gateway", lifespan=running, docs_url=None, redoc_url=None)
+    app = GatewayApp(title="Leyden gateway", lifespan=running, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     answers.install(app, settings.retry_after_seconds)
     admin = [Depends(admin_only)]
@@ -93,11 +96,13 @@ def _collect_seldom() -> None:
 
 
 async def _begin(gateway: Gateway) -> None:
-    """Begin run `default` as soon as Redis can be reached."""
+    """Begin run `default` as soon as Redis can be reached, and say loudly what is wrong with it."""
     while True:
         try:
             await gateway.begin_default_run()
+            for problem in (await gateway.log.inspect()).problems:
+                _log.error("Redis does not keep what the log promises", problem=problem)
             return
-        except (LogUnavailable, LogFull) as error:
+        except (LogUnavailable, LogFull, ServerUnsupported) as error:
             _log.warning("waiting for Redis", error=str(error))
         await asyncio.sleep(_BEGIN_RETRY_SECONDS)

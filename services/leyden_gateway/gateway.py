@@ -11,6 +11,7 @@ from leyden.log.errors import RunMissing
 from leyden.schemas import DEFAULT_RUN
 from leyden_gateway.access import Access
 from leyden_gateway.locations import Locations
+from leyden_gateway.log_metrics import LogMetrics
 from leyden_gateway.proxy.admission import Admission
 from leyden_gateway.proxy.endpoints import Health
 from leyden_gateway.proxy.recorder import Recorder
@@ -38,6 +39,7 @@ class Gateway:
     replica: Replica
     orphans: Orphans
     recorder: Recorder
+    log_metrics: LogMetrics
 
     @classmethod
     def build(cls, settings: GatewaySettings) -> Gateway:
@@ -56,6 +58,7 @@ class Gateway:
             replica=Replica(log),
             orphans=Orphans(),
             recorder=Recorder(settings),
+            log_metrics=LogMetrics(log),
         )
 
     async def begin_default_run(self) -> None:

@@ -6,34 +6,26 @@ Invariant: no line holds a key or a token, whatever was passed to the logger.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from typing import Any
 
 import structlog
 
+from leyden.concealing import Concealer, password_of
 from leyden_gateway.settings import GatewaySettings
-
-_TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:bearer )\S+")
-_PASSWORD = re.compile(r"(rediss?://[^:/@\s]*):[^@\s]+@")
 
 
 def configure(settings: GatewaySettings) -> None:
     """Send this process's log lines, those of its libraries included, through one formatter."""
-    key = settings.key.get_secret_value()
-
-    def conceal(_: Any, __: str, line: dict[str, Any]) -> dict[str, Any]:
-        return {name: _concealed(value, key) for name, value in line.items()}
-
+    conceal = Concealer(settings.key.get_secret_value(), password_of(settings.redis_url))
     shared: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
         structlog.processors.format_exc_info,
-        conceal,
     ]
     level = logging.getLevelName(settings.log_level.upper())
     structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer()],
+        processors=[*shared, structlog.processors.JSONRenderer(), conceal],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
@@ -44,15 +36,8 @@ def configure(settings: GatewaySettings) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.JSONRenderer(),
+                conceal,
             ],
         )
     )
     logging.basicConfig(handlers=[handler], level=level, force=True)
-
-
-def _concealed(value: Any, key: str) -> Any:
-    if not isinstance(value, str):
-        return value
-    if key:
-        value = value.replace(key, "***")
-    return _PASSWORD.sub(r"\1:***@", _TOKEN.sub("***", value))

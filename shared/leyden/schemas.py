@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from leyden.variables import OWN_VARIABLES
+
 DEFAULT_ATTEMPT = "0"
 DEFAULT_RUN = "default"
 BUDGETS = ("max_calls_per_attempt", "max_tokens_per_attempt")
@@ -35,8 +37,20 @@ def _name(value: str) -> str:
     return value
 
 
+def _rollout_id(value: str) -> str:
+    if value in RESERVED_IDS:
+        raise ValueError(f"{value!r} can't be a rollout's id: it stands for something else in the API's addresses")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 """A run, rollout or attempt id: it stands in Redis keys and URLs, so it may not contain `:`, `/`, `{` or spaces."""
+
+RESERVED_IDS = frozenset({"terminal"})
+"""What follows `/api/rollouts/` and is no rollout."""
+
+RolloutId = Annotated[Name, AfterValidator(_rollout_id)]
+"""The id of a rollout that is to be created."""
 
 
 class State(StrEnum):
@@ -68,6 +82,22 @@ class LocalConfig(BaseModel):
         if self.agent_class and self.command:
             raise ValueError(f"agent_class {self.agent_class!r} and command {self.command!r} are both set; give one")
         return self
+
+    @field_validator("agent_class", "command", "cwd")
+    @classmethod
+    def _no_nul(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if value is not None and any("\0" in part for part in ([value] if isinstance(value, str) else value)):
+            raise ValueError(f"{str(value)[:250]!r} contains a NUL character, which no process can be started with")
+        return value
+
+    @field_validator("env_map")
+    @classmethod
+    def _leaves_our_variables(cls, env_map: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(OWN_VARIABLES & env_map.keys()):
+            raise ValueError(
+                f"{', '.join(taken)} can't be mapped: an agent is reached and recorded through what it holds"
+            )
+        return env_map
 
 
 class K8sConfig(BaseModel):
@@ -109,7 +139,7 @@ class NewRollout(BaseModel):
     is_train: bool = True
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: RolloutMetadata = Field(default_factory=RolloutMetadata)
-    rollout_id: Name | None = None
+    rollout_id: RolloutId | None = None
 
     @field_validator("config", "metadata", mode="before")
     @classmethod

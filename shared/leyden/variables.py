@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OWN_VARIABLES = frozenset({"AGL_OPENAI_BASE_URL", "AGL_EVENT_URL", "AGL_KEY"})
+"""Those that a rollout may not set itself. The providers' own it may: some agents ask another provider, too."""
+
 AGENT_VARIABLES = (
     "AGL_OPENAI_BASE_URL",
     "AGL_EVENT_URL",

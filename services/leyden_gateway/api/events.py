@@ -12,7 +12,7 @@ from leyden.triplet import MODEL_REQUEST, REWARD, is_number, triplets
 from leyden_gateway.access import Forbidden, admin_only, allow
 from leyden_gateway.api.answers import BadValue
 from leyden_gateway.api.bodies import StrictRoute
-from leyden_gateway.api.scope import RunOfRollout, TheCaller
+from leyden_gateway.api.scope import RunOfRollout, TheCaller, TheGateway
 from leyden_gateway.proxy.undelivered import OWN_TYPES
 
 router = APIRouter(tags=["events"], route_class=StrictRoute)
@@ -20,7 +20,12 @@ router = APIRouter(tags=["events"], route_class=StrictRoute)
 
 @router.post("/rollouts/{rollout_id}/attempt/{attempt}/events")
 async def post_event(
-    rollout_id: str, attempt: Annotated[Name, Path()], body: NewEvent, caller: TheCaller, run: RunOfRollout
+    rollout_id: str,
+    attempt: Annotated[Name, Path()],
+    body: NewEvent,
+    caller: TheCaller,
+    run: RunOfRollout,
+    gateway: TheGateway,
 ) -> Event:
     """Append an event; with an `event_id`, appending it again changes nothing.
 
@@ -32,6 +37,10 @@ async def post_event(
     if agent is not None and body.event_type in {MODEL_REQUEST, *OWN_TYPES}:
         raise Forbidden(f"an agent can't post events of type {body.event_type}")
     allow(caller, rollout_id, attempt, Right.REWARD if body.event_type == REWARD else Right.EVENT)
+    if agent is not None and body.event_type == REWARD:
+        view = await gateway.views.recent(run.run)
+        if not view.settings.agents_may_reward:
+            raise Forbidden(f"run {run.run} does not let agents post rewards")
     return await run.events.append(
         rollout_id,
         attempt,

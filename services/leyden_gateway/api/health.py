@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
 
+from leyden.log.errors import LogFull
 from leyden_gateway import metrics
 from leyden_gateway.access import admin_only
 from leyden_gateway.api.scope import TheGateway
@@ -20,12 +21,25 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(gateway: TheGateway) -> dict[str, str]:
-    """The process can serve: Redis answers. 503 otherwise."""
-    await gateway.log.ping()
+    """The process can serve: Redis answers and takes writes. 503 otherwise.
+
+    A full Redis is no reason to send nobody here: what ends and frees rollouts must get through.
+    """
+    try:
+        await gateway.log.ping()
+    except LogFull as full:
+        return {"status": "full", "detail": str(full)}
     return {"status": "ready"}
 
 
+@router.get("/openapi.json", include_in_schema=False, dependencies=[Depends(admin_only)])
+async def openapi(request: Request) -> JSONResponse:
+    """What the API offers."""
+    return JSONResponse(request.app.openapi())
+
+
 @router.get("/metrics", dependencies=[Depends(admin_only)], response_class=PlainTextResponse)
-async def prometheus() -> Response:
-    """What was counted, in Prometheus' text format."""
-    return Response(metrics.report(), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def prometheus(gateway: TheGateway) -> Response:
+    """What was counted, and what the log says, in Prometheus' text format."""
+    text = metrics.report() + await gateway.log_metrics.report()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -38,6 +39,15 @@ class Completion:
     data_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind: rollouts that ended and were not given to it, and that it has not acknowledged."""
+
+    reader: str
+    not_given: int
+    not_acknowledged: int
+
+
 class Completions:
     """The completions of one run."""
 
@@ -62,6 +72,27 @@ class Completions:
         except RedisError as error:
             raise_as_log_error(error)
         return _completions([(text(entry), fields) for entry, fields in rows]), int(text(total) or 0)
+
+    async def lags(self) -> list[Lag]:
+        """How far each reader of the run is behind."""
+        try:
+            completed, readers = await self._redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._keys.settings, ["completed", "readers"]
+            )
+            if not readers:
+                return []
+            groups: Any = await self._redis.xinfo_groups(self._keys.completions)
+        except RedisError as error:
+            raise_as_log_error(error)
+        return [
+            Lag(
+                reader=text(group["name"]),
+                # Entry ids count completions.
+                not_given=max(0, int(text(completed) or 0) - int(text(group["last-delivered-id"]).split("-")[0])),
+                not_acknowledged=group["pending"],
+            )
+            for group in groups
+        ]
 
     async def wait(self, after: int, timeout_seconds: float) -> None:
         """Wait until there is a completion past the `after`-th, or the time is over; takes nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -21,6 +21,14 @@ from leyden.log.keys import RunKeys
 from leyden.log.scripts import Scripts, raise_as_log_error, text
 
 _GROUP = "controllers"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Rollouts that no controller has: how many, and for how long the oldest has waited."""
+
+    waiting: int
+    oldest_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,38 @@ class Queue:
         )
         if outcome == b"lost":
             raise LeaseLost(f"rollout {rollout_id} is held by {text(rest) or 'nobody'}, not by {consumer}")
+
+    async def backlog(self) -> Backlog:
+        """What waits for a controller now.
+
+        Raises:
+            RunMissing: the run has not begun.
+        """
+        try:
+            groups: Any = await self._redis.xinfo_groups(self._keys.queue)
+            given, pending = next(
+                (group["last-delivered-id"], group["pending"]) for group in groups if text(group["name"]) == _GROUP
+            )
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.xlen(self._keys.queue)
+            pipeline.xrange(self._keys.queue, f"({text(given)}", "+", count=1)
+            pipeline.time()
+            length, oldest, (seconds, microseconds) = await pipeline.execute()
+        except StopIteration:
+            raise RunMissing(self._keys.run) from None
+        except RedisError as error:
+            self._raise(error)
+        if not oldest:
+            return Backlog(0, 0.0)
+        since = int(text(oldest[0][0]).split("-")[0]) / 1000
+        return Backlog(max(1, length - pending), max(0.0, seconds + microseconds / 1e6 - since))
+
+    async def forget_idle(self, idle_seconds: float) -> int:
+        """Forget controllers that hold nothing and have not taken for so long; returns how many.
+
+        One that is alive is known again as soon as it takes.
+        """
+        return await self._scripts.run("forget_consumers", [self._keys.queue], [int(idle_seconds * 1000)])
 
     async def leave(self, consumer: str) -> None:
         """Forget a controller that holds nothing any more; one that still does stays."""

@@ -34,6 +34,10 @@ _PATCHED = {"last_attempt_id": "attempt", "k8s_job_name": "job", "error_message"
 """The fields of a status patch, by their names in the rollout's hash."""
 
 
+_ERROR_CHARACTERS = 32_768
+"""How much of an error message is kept: its beginning, which says what, and its end, which says why."""
+
+
 class Rollouts(RolloutReader):
     """Writes and reads the rollouts of one run."""
 
@@ -102,7 +106,7 @@ class Rollouts(RolloutReader):
             return await self.get(rollout_id)
         wanted = changes.pop("state", "")
         error = changes.pop("error_message", None) if wanted in _FINAL else None
-        fields = [each for name, value in changes.items() for each in (_PATCHED[name], storable(value or ""))]
+        fields = [each for name, value in changes.items() for each in (_PATCHED[name], _bounded(storable(value or "")))]
         token = uuid.uuid4().hex
         if wanted in _FINAL:
             outcome, *rest = await self._end(rollout_id, State(wanted), error or "", "", "", token, fields)
@@ -236,5 +240,13 @@ class Rollouts(RolloutReader):
                 k.replicas,
                 *k.states,
             ],
-            [rollout_id, state, storable(error), entry, consumer, token, REPLICA_TTL_SECONDS, *fields],
+            [rollout_id, state, _bounded(storable(error)), entry, consumer, token, REPLICA_TTL_SECONDS, *fields],
         )
+
+
+def _bounded(message: str) -> str:
+    left_out = len(message) - _ERROR_CHARACTERS
+    if left_out <= 0:
+        return message
+    head, tail = message[: _ERROR_CHARACTERS // 4], message[-3 * _ERROR_CHARACTERS // 4 :]
+    return f"{head}\n… {left_out} characters left out …\n{tail}"
