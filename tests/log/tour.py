@@ -27,6 +27,7 @@ async def tour(log: Log, name: str = "tour") -> None:
     await run.queue.renew("c", [one.entry, two.entry])
     await run.queue.hand_back("c", two.entry, two.rollout_id)
     await run.queue.take_over("d", 60, 5)
+    assert await run.queue.forget_idle(3600) == 0
 
     nonce = (await log.locate(ids[0])).nonce
     await run.calls.open(ids[0], "0", "c1", "gw", nonce=nonce)
