@@ -40,10 +40,10 @@ async def test_a_call_past_the_budget_is_403_and_names_budget_use_and_limit(api,
 async def test_the_official_clients_do_not_try_again(url, api, served, one_call):
     tried: list[str] = []
 
-    async def count(request: httpx.Request | httpx2.Request) -> None:
+    async def count(request: httpx2.Request) -> None:
         tried.append(request.url.path)
 
-    async with httpx.AsyncClient(event_hooks={"request": [count]}) as http:
+    async with httpx2.AsyncClient(event_hooks={"request": [count]}) as http:
         client = openai.AsyncOpenAI(base_url=f"{url}{proxy('r1')}", api_key=KEY, http_client=http)
         for ask in (
             lambda: client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}]),
@@ -54,7 +54,6 @@ async def test_the_official_clients_do_not_try_again(url, api, served, one_call)
             with pytest.raises(openai.PermissionDeniedError, match="budget of calls: 1 of 1") as refused:
                 await ask()
             assert refused.value.code == "budget_exceeded"
-    async with httpx2.AsyncClient(event_hooks={"request": [count]}) as http:
         messages = anthropic.AsyncAnthropic(
             base_url=f"{url}{proxy('r1').removesuffix('openai/v1')}anthropic", api_key=KEY, http_client=http
         )
