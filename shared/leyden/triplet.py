@@ -20,15 +20,15 @@ UNDELIVERED = "undelivered"
 REDELIVERED = "redelivered"
 """Event of the gateway: a retry was given the answer to the call `call_id`."""
 
-_KEPT = ("http_status", "status", "delivered", "call_id", "late")
+_KEPT = ("model_version_at_end", "http_status", "status", "delivered", "call_id", "late")
 
 
 def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
     """Reduce the data of a `model_request` to its ids, log probs and outcome.
 
     `prompt_token_ids` and `response_token_ids` are lists, empty where nothing was recorded; `response_log_probs` is a
-    list of finite floats, or None when any is missing, not a number or not finite. `delivered`, `call_id` and `late`,
-    which Agent Lightning does not know, are kept where they exist. What is a triplet already stays as it is.
+    list of finite floats, or None when any is missing, not a number or not finite. `model_version_at_end`, `delivered`,
+    `call_id` and `late`, which Agent Lightning does not know, are kept where they exist. What is a triplet already stays as it is.
     """
     if "response" not in data and "prompt_token_ids" in data:
         return data
@@ -43,8 +43,6 @@ def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
         "response_log_probs": _log_probs(choice.get("logprobs")),
         "server": {"model": server.get("model"), "version": server.get("version")},
     }
-    if "version_at_end" in server:
-        triplet["server"]["version_at_end"] = server["version_at_end"]
     if data.get("routed_experts") is not None:
         triplet["routed_experts"] = data["routed_experts"]
     triplet |= {key: data[key] for key in _KEPT if key in data}

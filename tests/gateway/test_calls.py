@@ -56,7 +56,7 @@ async def test_a_call_is_on_record_whole_when_it_is_answered_and_the_answer_hold
     assert len(triplet["response_log_probs"]) == 4
     assert call["request"] == served.requests[0]
     assert served.paths == [path]
-    assert call["server"] == {"model": MODEL, "endpoint": served.url, "version": 7, "version_at_end": 7}
+    assert call["server"] == {"model": MODEL, "endpoint": served.url, "version": 7}
     assert (call["model"], call["model_version"], call["http_status"], call["status"]) == (MODEL, 7, 200, "ok")
     assert (call["retry_count"], call["finish_reason"], call["delivered"]) == (0, "stop", True)
     assert call["usage"] == answer.json()["usage"]

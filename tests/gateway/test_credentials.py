@@ -61,7 +61,9 @@ def body(verb: str, path: str) -> bytes | None:
         return orjson.dumps(REWARD)
     if path.startswith("/api/rollouts/"):
         return orjson.dumps({"status": {"state": "failed"}})
-    return orjson.dumps(chat() | {"input": "x", "max_tokens": 5} if "/proxy/rollout/" in path else {})
+    if "/responses" in path:
+        return orjson.dumps({"model": "m", "input": "x"})
+    return orjson.dumps(chat() | {"max_tokens": 5} if "/proxy/rollout/" in path else {})
 
 
 @pytest.fixture

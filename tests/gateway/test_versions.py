@@ -29,9 +29,11 @@ async def test_a_call_across_an_update_has_both_versions_and_the_trainer_sees_th
     (event,) = await default.events.of_attempt("r1")
 
     assert event.data["model_version"] == 7
-    assert event.data["server"] == {"model": MODEL, "endpoint": served.url, "version": 7, "version_at_end": 8}
+    assert event.data["server"] == {"model": MODEL, "endpoint": served.url, "version": 7}
+    assert event.data["model_version_at_end"] == 8
     (triplet,) = (await api.get("/api/rollouts/r1/events", params={"format": "triplet"})).json()
-    assert triplet["data"]["server"] == {"model": MODEL, "version": 7, "version_at_end": 8}
+    assert triplet["data"]["server"] == {"model": MODEL, "version": 7}
+    assert triplet["data"]["model_version_at_end"] == 8
     (usable,), _ = usable_calls(model_calls([event]), log_probs_required=True, experts_required=False)
     assert (usable.version, usable.version_at_end) == (7, 8)
 
@@ -48,7 +50,7 @@ async def test_a_further_try_after_an_update_is_on_record_under_the_new_weights(
     assert (await api.post(CALL, json=chat())).status_code == 200
 
     (event,) = await default.events.of_attempt("r1")
-    assert (event.data["server"]["version"], event.data["server"]["version_at_end"]) == (8, 8)
+    assert (event.data["server"]["version"], event.data["model_version_at_end"]) == (8, 8)
 
 
 async def test_a_further_try_without_any_server_left_is_503(api, served, default):

@@ -10,10 +10,10 @@ PAYLOAD = encode({"server": {"model": "m", "endpoint": SERVER.endpoint, "version
 
 
 async def recorded(run: RunLog, name: str) -> dict:
-    """The server of a call, as its event tells it."""
+    """The data of a call, as its event tells it."""
     (event,) = [entry for entry in await run.events.entries("a") if entry.call_id == name]
     assert event.data is not None
-    return event.data["server"]
+    return event.data
 
 
 async def test_a_call_tells_the_version_that_its_server_has_when_it_is_put_on_record(run: RunLog):
@@ -28,10 +28,10 @@ async def test_a_call_tells_the_version_that_its_server_has_when_it_is_put_on_re
     await run.models.clear()
     await run.calls.close("a", "0", "orphaned", PAYLOAD, server=SERVER)
 
-    assert (await recorded(run, "before"))["version_at_end"] == "b1:3"
-    assert (await recorded(run, "across"))["version_at_end"] == "b1:4"
-    assert (await recorded(run, "orphaned"))["version_at_end"] is None
-    assert {(await recorded(run, name))["version"] for name in ("before", "across", "orphaned")} == {"b1:3"}
+    assert (await recorded(run, "before"))["model_version_at_end"] == "b1:3"
+    assert (await recorded(run, "across"))["model_version_at_end"] == "b1:4"
+    assert (await recorded(run, "orphaned"))["model_version_at_end"] is None
+    assert {(await recorded(run, name))["server"]["version"] for name in ("before", "across", "orphaned")} == {"b1:3"}
 
 
 async def test_asking_whether_a_call_may_go_again_tells_of_new_weights(run: RunLog):

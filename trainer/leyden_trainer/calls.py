@@ -115,9 +115,8 @@ def _unusable(call: dict[str, Any], log_probs_required: bool, experts_required: 
 
 def _call(place: int, call: dict[str, Any]) -> Call:
     server = call.get("server")
-    server = server if isinstance(server, dict) else {}
-    version = server.get("version")
-    at_end = version if server.get("version_at_end") is None else server["version_at_end"]
+    version = server.get("version") if isinstance(server, dict) else None
+    at_end = version if call.get("model_version_at_end") is None else call["model_version_at_end"]
     sampled, log_probs = _sampled(call), _log_probs(call)
     if log_probs is not None and len(log_probs) != len(sampled):
         log_probs = None

@@ -216,7 +216,4 @@ def _entry(entry: bytes, fields: dict[bytes, bytes], data: dict[str, Any] | None
 
 def _completed(data: dict[str, Any], version_at_end: bytes | None) -> dict[str, Any]:
     """A call's data with what was known only as it was put on record."""
-    server = data.get("server")
-    if version_at_end is None or not isinstance(server, dict):
-        return data
-    return {**data, "server": {**server, "version_at_end": orjson.loads(version_at_end)}}
+    return data if version_at_end is None else {**data, "model_version_at_end": orjson.loads(version_at_end)}
