@@ -30,6 +30,7 @@ _TRANSLATED = frozenset(
 
 _TOLERATED = frozenset(
     {
+        "access_programs",
         "include",
         "max_tool_calls",
         "metadata",
