@@ -28,8 +28,8 @@ def to_triplet(data: dict[str, Any]) -> dict[str, Any]:
 
     `prompt_token_ids` and `response_token_ids` are lists, empty where nothing was recorded; `response_log_probs` is a
     list of finite floats, or None when any is missing, not a number or not finite. `model_version_at_end`, `delivered`,
-    `call_id` and `late`, which Agent Lightning does not know, are kept where they exist. What is a triplet already stays
-    as it is.
+    `call_id` and `late`, which Agent Lightning does not know, are kept where they exist. What is a triplet already
+    stays as it is.
     """
     if "response" not in data and "prompt_token_ids" in data:
         return data
