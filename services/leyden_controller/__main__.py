@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp
 
 from leyden.auth import Authority
-from leyden.concealing import password_of
+from leyden.concealing import KeyInSight, password_of, refuse_keys_on
 from leyden.log import Log
 from leyden.log.errors import LogFull, LogUnavailable
 from leyden.wrong_settings import wrong_settings
@@ -36,7 +36,11 @@ log = structlog.get_logger()
 
 def main() -> int:
     try:
+        refuse_keys_on(sys.argv[1:])
         settings = CliApp.run(ControllerSettings)
+    except KeyInSight as error:
+        sys.stderr.write(f"leyden controller: {error}\n")
+        return 2
     except ValidationError as error:
         for each in wrong_settings(ControllerSettings, error):
             sys.stderr.write(f"leyden controller: {each}\n")

@@ -10,6 +10,7 @@ import uvicorn
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import CliApp, SettingsConfigDict
 
+from leyden.concealing import KeyInSight, refuse_keys_on
 from leyden.wrong_settings import wrong_settings
 from leyden_gateway import logs
 from leyden_gateway.settings import GatewaySettings, UnsafeSettings
@@ -27,12 +28,14 @@ class CommandLine(GatewaySettings):
 
 def main(arguments: list[str] | None = None) -> None:
     """Check the settings and serve until SIGTERM."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        settings = CliApp.run(CommandLine, cli_args=sys.argv[1:] if arguments is None else arguments)
+        refuse_keys_on(arguments)
+        settings = CliApp.run(CommandLine, cli_args=arguments)
         settings.check()
     except ValidationError as error:
         sys.exit("\n".join(f"leyden gateway: {each}" for each in wrong_settings(CommandLine, error)))
-    except UnsafeSettings as error:
+    except (UnsafeSettings, KeyInSight) as error:
         sys.exit(f"leyden gateway: {error}")
     _export(settings)
     if settings.workers > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -21,6 +22,13 @@ _CREDENTIALS = (
     (re.compile(r"((?i:x-api-key)\W{1,8})[\w.+/=-]+"), rf"\1{HIDDEN}"),
 )
 """What credentials look like: signed tokens, headers, passwords in URLs, keys in queries."""
+
+
+_KEY_FLAGS = frozenset({"--key", "--leyden-key", "--agl-key", "--LEYDEN_KEY", "--AGL_KEY"})
+
+
+class KeyInSight(ValueError):
+    """A key stands where others can read it; the message does not repeat it."""
 
 
 class Concealer:
@@ -41,6 +49,18 @@ class Concealer:
 
     def __call__(self, _logger: Any, _method: str, line: Any) -> Any:
         return self.conceal(line) if isinstance(line, str) else line
+
+
+def refuse_keys_on(arguments: Sequence[str]) -> None:
+    """Let no key be given on a command line, which everyone on the machine can read.
+
+    Raises:
+        KeyInSight: there is one among the arguments.
+    """
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag in _KEY_FLAGS:
+            raise KeyInSight(f"{flag}: everyone on this machine can read a command line; set LEYDEN_KEY instead")
 
 
 def password_of(url: str) -> str:

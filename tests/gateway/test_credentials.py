@@ -17,6 +17,7 @@ from leyden.auth import AgentClaims, Authority, Right
 from leyden.concealing import Concealer, password_of
 from leyden.log import Log, RunSettings
 from leyden_gateway import logs
+from leyden_gateway.__main__ import main
 from leyden_gateway.app import create_app
 from leyden_gateway.settings import GatewaySettings
 from tests.gateway.conftest import KEY, chat, create
@@ -218,3 +219,12 @@ def test_the_longer_of_two_secrets_is_hidden_whole():
 
 def test_a_url_that_is_none_has_no_password():
     assert [password_of(url) for url in ("redis://:a%20b@h/0", "redis://h/0", "redis://[x", "")] == ["a b", "", "", ""]
+
+
+@pytest.mark.parametrize("arguments", [["--key", "hush"], ["--key=hush"], ["--leyden-key", "hush"], ["--agl-key=hush"]])
+def test_a_key_on_the_command_line_stops_the_start_and_is_not_repeated(arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+
+    assert "LEYDEN_KEY" in str(stopped.value.code)
+    assert "hush" not in str(stopped.value.code)
