@@ -9,8 +9,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import Sequence
 
 import structlog
@@ -47,7 +47,7 @@ class LoggedCall:
             RunPaused, RolloutMissing, RolloutFinished, AttemptFenced, BudgetSpent
             LogUnavailable, LogFull: it is not open, or will be taken off.
         """
-        call_id, self._call_id = self._call_id or uuid.uuid4().hex, None
+        call_id, self._call_id = self._call_id or secrets.token_hex(16), None
         try:
             opened = await self._run.calls.open(
                 self._rollout_id,
