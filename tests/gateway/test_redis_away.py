@@ -20,8 +20,8 @@ CALL = f"{proxy('r1')}/chat/completions"
 
 @pytest.fixture
 def own_redis(tmp_path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed."""
-    with RedisServer(tmp_path / "redis") as server:
+    """A server of the test's own, to be killed: it writes before it answers, also while its disk is busy."""
+    with RedisServer(tmp_path / "redis", appendfsync="always") as server:
         yield server
 
 

@@ -45,7 +45,7 @@ async def test_clients_that_are_killed_by_the_server_change_nothing(redis: Redis
 
 
 async def test_a_server_killed_again_and_again_keeps_all_that_it_confirmed(tmp_path: Path):
-    server = RedisServer(tmp_path / "data").start()
+    server = RedisServer(tmp_path / "data", appendfsync="always").start()
     log = Log.connect(server.url)
     redis = Redis.from_url(server.url)
     try:

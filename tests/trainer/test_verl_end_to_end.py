@@ -33,7 +33,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_trainer_killed_at_its_worst_moments_trains_on_the_batches_on_record_and_completes(
     tiny: Path, tmp_path: Path
 ):
-    with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
+    with (
+        RedisServer(tmp_path / "redis", appendfsync="always") as server,
+        Deployment(server.url, tiny, tmp_path) as deployment,
+    ):
         trainer = Trainer(
             deployment,
             tmp_path,
@@ -86,7 +89,10 @@ async def test_a_trainer_killed_at_its_worst_moments_trains_on_the_batches_on_re
 
 
 async def test_the_log_may_be_killed_while_training(tiny: Path, tmp_path: Path):
-    with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
+    with (
+        RedisServer(tmp_path / "redis", appendfsync="always") as server,
+        Deployment(server.url, tiny, tmp_path) as deployment,
+    ):
         trainer = Trainer(
             deployment,
             tmp_path,
@@ -112,7 +118,10 @@ async def test_the_log_may_be_killed_while_training(tiny: Path, tmp_path: Path):
 
 async def test_the_gateway_and_the_controller_may_be_killed_while_training(tiny: Path, tmp_path: Path):
     steps = 3
-    with RedisServer(tmp_path / "redis") as server, Deployment(server.url, tiny, tmp_path) as deployment:
+    with (
+        RedisServer(tmp_path / "redis", appendfsync="always") as server,
+        Deployment(server.url, tiny, tmp_path) as deployment,
+    ):
         trainer = Trainer(
             deployment,
             tmp_path,

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from threading import Event
 from typing import IO, Annotated
@@ -35,6 +36,13 @@ _STOP_SECONDS = 90.0
 _LOOK_AT_GATEWAY_SECONDS = 0.1
 _LOOK_AT_CHILDREN_SECONDS = 5.0
 _MAX_DEATHS_PER_MINUTE = 5
+
+
+class AppendFsync(StrEnum):
+    """Redis's own setting: `always` survives more, see docs/architecture.md."""
+
+    EVERYSEC = "everysec"
+    ALWAYS = "always"
 
 
 class Stopping:
@@ -128,25 +136,37 @@ def up(
     slots: Annotated[int, typer.Option(envvar="LEYDEN_SLOTS", min=1, help="Agents that may run at a time.")] = 16,
     workers: Annotated[int, typer.Option(envvar="LEYDEN_WORKERS", min=1, help="Gateway processes.")] = 1,
     model: Annotated[str | None, typer.Option(envvar="LEYDEN_MODEL", help="Model name of run `default`.")] = None,
+    appendfsync: Annotated[
+        AppendFsync, typer.Option(envvar="LEYDEN_REDIS_APPENDFSYNC", help="When Redis has the disk write.")
+    ] = AppendFsync.EVERYSEC,
 ) -> None:
     """Bring up everything that agents need on one machine: Redis, a gateway, a controller."""
     stopping = Stopping()
     with plain_errors():
         try:
-            _run(data_dir, host, port or free_port(), slots, workers, model, stopping)
+            _run(data_dir, host, port or free_port(), slots, workers, model, appendfsync, stopping)
         except (RedisNotStarted, ServiceFailed) as error:
             err.print(f"[bold red]error:[/] {error}", highlight=False)
             raise typer.Exit(1) from error
 
 
-def _run(data_dir: Path, host: str, port: int, slots: int, workers: int, model: str | None, stopping: Stopping) -> None:
+def _run(
+    data_dir: Path,
+    host: str,
+    port: int,
+    slots: int,
+    workers: int,
+    model: str | None,
+    appendfsync: AppendFsync,
+    stopping: Stopping,
+) -> None:
     _must_be_free(host, port)
     data_dir.mkdir(parents=True, exist_ok=True)
     key = deployment.key(data_dir)
     given = os.environ.get("LEYDEN_REDIS_URL")
     if given:
         _must_keep_a_log(given)
-    redis = None if given else RedisServer(data_dir / "redis").start()
+    redis = None if given else RedisServer(data_dir / "redis", appendfsync=appendfsync).start()
     try:
         redis_url = given or (redis.url if redis else "")
         reached_at = "127.0.0.1" if host in ("0.0.0.0", "::") else host
