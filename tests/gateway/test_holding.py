@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from prometheus_client import REGISTRY
 
 from leyden.log import Log, RunLog, RunSettings
 from leyden.schemas import Model, PauseRequest
@@ -268,7 +269,9 @@ async def test_a_hundred_held_calls_are_all_released_and_the_run_is_followed_onc
     await holding.pause.pause()
     await serve(holding, model)
     calls = [asyncio.create_task(api.post(f"{proxy(f'h{n}')}/chat/completions", json=chat())) for n in range(100)]
-    await asyncio.sleep(1)
+    async with asyncio.timeout(60):
+        while REGISTRY.get_sample_value("leyden_gateway_held_calls") != 100:
+            await asyncio.sleep(0.05)
     blocked = [client for client in await redis.client_list() if client["cmd"].startswith("xread")]
     await holding.pause.resume()
     answers = await asyncio.gather(*calls)
