@@ -7,11 +7,11 @@ Invariants:
 
 from __future__ import annotations
 
+from typing import Any
+
+from leyden.event_types import ATTEMPT_ENDED
 from leyden.log import RunLog
 from leyden_controller.runner import Cause, Ending
-
-ENDED = "attempt_ended"
-"""Event type of an attempt that did not succeed: `{cause, message, output}`."""
 
 _CALL = "model_request"
 
@@ -24,9 +24,9 @@ async def record(run: RunLog, rollout_id: str, attempt: str, ending: Ending) -> 
     await run.events.append(
         rollout_id,
         attempt,
-        ENDED,
+        ATTEMPT_ENDED,
         {"cause": ending.cause, "message": ending.message, "output": ending.output},
-        event_id=f"{ENDED}-{attempt}",
+        event_id=f"{ATTEMPT_ENDED}-{attempt}",
     )
 
 
@@ -36,9 +36,17 @@ async def endings(run: RunLog, rollout_id: str) -> list[Ending]:
     for entry in await run.events.entries(rollout_id):
         if entry.kind == "started" and entry.attempt is not None:
             ended[entry.attempt] = Ending(Cause.LOST, "its controller was gone")
-        elif entry.event_type == ENDED and entry.attempt in ended and entry.data is not None:
-            ended[entry.attempt] = Ending(Cause(entry.data["cause"]), entry.data["message"], entry.data["output"])
+        elif entry.event_type == ATTEMPT_ENDED and entry.attempt in ended and entry.data is not None:
+            ended[entry.attempt] = _ending(entry.data) or ended[entry.attempt]
     return list(ended.values())
+
+
+def _ending(data: dict[str, Any]) -> Ending | None:
+    """What was put on record; None if it is nothing that a controller wrote."""
+    try:
+        return Ending(Cause(data["cause"]), data["message"], data["output"])
+    except (KeyError, ValueError):
+        return None
 
 
 async def failed_call(run: RunLog, rollout_id: str, attempt: str, *, succeeded: bool) -> str | None:

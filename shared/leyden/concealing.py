@@ -69,3 +69,11 @@ def password_of(url: str) -> str:
         return unquote(urlsplit(url).password or "")
     except ValueError:
         return ""
+
+
+def without_credentials(url: str) -> str:
+    """The URL without a user and password, for whoever may not know them."""
+    if "@" not in url:
+        return url
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()

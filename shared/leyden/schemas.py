@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from leyden.concealing import without_credentials
 from leyden.variables import OWN_VARIABLES
 
 DEFAULT_ATTEMPT = "0"
@@ -241,6 +242,11 @@ class Model(BaseModel):
         if not sound:
             raise ValueError(f"{value[:250]!r} is not an endpoint: http://HOST:PORT/v1, without a query")
         return value
+
+    @property
+    def shown_endpoint(self) -> str:
+        """The endpoint without a user and password, for whoever may not know them."""
+        return without_credentials(self.endpoint)
 
 
 class PauseRequest(BaseModel):

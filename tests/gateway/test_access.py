@@ -103,8 +103,8 @@ async def test_a_token_allows_no_more_than_its_rights(anyone, api, served, log, 
     assert "does not allow" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("event_type", ["model_request", "undelivered", "redelivered"])
-async def test_an_agent_cant_forge_a_call(anyone, api, served, log, event_type):
+@pytest.mark.parametrize("event_type", ["model_request", "undelivered", "redelivered", "attempt_ended", "hooked"])
+async def test_an_agent_cant_forge_what_services_record(anyone, api, served, log, event_type):
     await create(api)
 
     answer = await anyone.post(EVENTS, headers=await token(log), json={"event_type": event_type, "data": {}})
@@ -238,3 +238,16 @@ def _body(method: str, path: str):
     if path.endswith("/rollouts") or path.endswith("/models"):
         return []
     return {} if method in ("POST", "PUT", "PATCH") else None
+
+
+async def test_an_agents_event_takes_no_services_place(anyone, api, log):
+    await create(api)
+    note = {"event_type": "note", "event_id": "attempt_ended-0"}
+    agent = await token(log)
+    for _ in range(2):
+        assert (await anyone.post(EVENTS, headers=agent, json=note)).status_code == 200
+
+    run = log.run("default")
+    await run.events.append("r1", "0", "attempt_ended", {}, event_id="attempt_ended-0")
+
+    assert [event.event_type for event in await run.events.of_attempt("r1", "0")] == ["note", "attempt_ended"]

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from leyden.log import Log, RunLog, RunSettings
+from leyden.schemas import Model
 from leyden.triplet import to_triplet
 from tests.gateway import stub
 from tests.gateway.conftest import ADMIN, chat, create, proxy, serving
@@ -427,3 +428,16 @@ async def test_a_stream_is_kept_alive_while_upstream_thinks_and_can_still_fail_h
 
     done, refused = await calls_of(log.run("default"))
     assert (done["status"], refused["status"], refused["http_status"]) == ("ok", "error", 400)
+
+
+async def test_a_servers_password_is_for_the_gateway_alone(api, default):
+    await create(api)
+    await default.models.add([Model(model=MODEL, endpoint="http://svc:S3CRET@127.0.0.1:1/v1")])
+
+    answer = await post(api, chat())
+
+    (call,) = await calls_of(default)
+    assert answer.status_code == 502
+    assert "http://127.0.0.1:1/v1" in answer.text
+    assert call["server"]["endpoint"] == "http://127.0.0.1:1/v1"
+    assert "S3CRET" not in answer.text + str(call)

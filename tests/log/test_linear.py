@@ -373,7 +373,7 @@ def test_what_is_shared_is_never_changed_by_reading_on(plan: list[JSON], parsed:
     assert {call_id: json.dumps(data) for call_id, data in calls.items()} == kept
 
 
-@given(value=json_values, place=st.sampled_from(["messages", "tools", "other"]))
+@given(value=json_values, place=st.sampled_from(["messages", "tools", "other", "*", "prompt_token_ids"]))
 @settings(max_examples=200, deadline=None)
 def test_calls_of_any_json_come_back_as_they_were(value: Any, place: str):
     data = {"request": {place: value}, "response": value, "original": {place: [value, value, "x" * 300]}}
@@ -541,3 +541,11 @@ class TestInTheLog:
             await run.events.entries("a")
         with pytest.raises(PayloadRefused, match=f"call {0:032x}"):
             [entry async for entry in run.events.backwards("a")]
+
+
+@pytest.mark.parametrize("value", [list(range(8)), "x" * 300, ["x" * 300], {"a": "x" * 300}])
+def test_a_parameter_may_have_the_name_that_marks_log_probs(value: Any):
+    data = {"request": {"*": value}, "response": {"choices": [{"token_ids": list(range(9))}]}}
+    writer = Writer()
+    stream = [(str(turn), writer.write(str(turn), data).payload) for turn in range(2)]
+    assert same(read(stream), [data] * 2)

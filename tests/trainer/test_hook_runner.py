@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from leyden.event_types import HOOKED
 from leyden.hooks import RolloutHooks
 from leyden.log import RunLog
 from leyden.schemas import NewRollout, State
-from leyden_trainer.hook_runner import HOOKED, HookRunner
+from leyden_trainer.hook_runner import HookRunner
 
 
 class Judge(RolloutHooks):

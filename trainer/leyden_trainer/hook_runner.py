@@ -8,11 +8,10 @@ Invariants:
 import asyncio
 from typing import Any
 
+from leyden.event_types import HOOKED
 from leyden.hooks import RolloutHooks
 from leyden.log import RunLog
 from leyden.schemas import DEFAULT_ATTEMPT, Event, NewRollout, State
-
-HOOKED = "hooked"
 
 
 class _Writer:

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path
 
 from leyden.auth import Admin, Right
+from leyden.event_types import SERVICES_OWN
 from leyden.schemas import Event, Name, NewEvent
 from leyden.triplet import MODEL_REQUEST, REWARD, is_number, triplets
 from leyden_gateway.access import Forbidden, admin_only, allow
 from leyden_gateway.api.answers import BadValue
 from leyden_gateway.api.bodies import StrictRoute
 from leyden_gateway.api.scope import RunOfRollout, TheCaller, TheGateway
-from leyden_gateway.proxy.undelivered import OWN_TYPES
 
 router = APIRouter(tags=["events"], route_class=StrictRoute)
 
@@ -29,12 +29,12 @@ async def post_event(
 ) -> Event:
     """Append an event; with an `event_id`, appending it again changes nothing.
 
-    An agent may report what its rights allow on its own attempt, and never a model call: those the gateway records.
+    An agent may report what its rights allow on its own attempt, and never what a service of Leyden puts on record.
     """
     if body.event_type == REWARD and not is_number(body.data.get("value")):
         raise BadValue(f"a reward's value must be a finite number, not {body.data.get('value')!r}")
     agent = None if isinstance(caller, Admin) else caller
-    if agent is not None and body.event_type in {MODEL_REQUEST, *OWN_TYPES}:
+    if agent is not None and body.event_type in SERVICES_OWN:
         raise Forbidden(f"an agent can't post events of type {body.event_type}")
     allow(caller, rollout_id, attempt, Right.REWARD if body.event_type == REWARD else Right.EVENT)
     if agent is not None and body.event_type == REWARD:

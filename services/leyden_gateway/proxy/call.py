@@ -209,7 +209,7 @@ class ModelCall:
                 _log.info(
                     "upstream try failed",
                     rollout_id=self._rollout_id,
-                    endpoint=outcome.model.endpoint,
+                    endpoint=outcome.model.shown_endpoint,
                     status=outcome.status,
                     reason=outcome.message,
                     tries=tries,

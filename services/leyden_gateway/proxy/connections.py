@@ -23,6 +23,8 @@ from typing import NamedTuple, cast
 import httptools
 import httpx
 
+from leyden.concealing import without_credentials
+
 _MAX_HEAD_BYTES = 64 << 10
 _PAUSE_ABOVE_BYTES = 1 << 20
 """How much of an answer may wait to be read before its server is held up."""
@@ -54,7 +56,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where requests go: the endpoint that errors name, and the requests' head up to the value of `content-length`."""
+    """Where requests go: the endpoint as errors name it, and the requests' head up to the value of `content-length`."""
 
     endpoint: str
     origin: Origin
@@ -78,7 +80,11 @@ class Address:
         if url.userinfo:
             head += b"authorization: Basic %b\r\n" % b64encode(f"{url.username}:{url.password}".encode())
         head += b"accept: */*\r\naccept-encoding: identity\r\ncontent-type: application/json\r\ncontent-length: "
-        return cls(endpoint, Origin(url.raw_host.decode().strip("[]"), url.port or (443 if tls else 80), tls), head)
+        return cls(
+            without_credentials(endpoint),
+            Origin(url.raw_host.decode().strip("[]"), url.port or (443 if tls else 80), tls),
+            head,
+        )
 
 
 class Connection(asyncio.Protocol):

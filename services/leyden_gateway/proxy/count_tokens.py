@@ -78,7 +78,9 @@ async def _ask(gateway: Gateway, client: Client, server: Model, payload: bytes) 
     except ValueError as large:
         return UpstreamFailed.status, {"error": {"message": str(large)}}
     except TimeoutError:
-        return UpstreamSilent.status, {"error": {"message": f"{server.endpoint}: no answer in {timeout_seconds:g} s"}}
+        return UpstreamSilent.status, {
+            "error": {"message": f"{server.shown_endpoint}: no answer in {timeout_seconds:g} s"}
+        }
 
 
 async def _read(gateway: Gateway, reply: Connection) -> JSON:

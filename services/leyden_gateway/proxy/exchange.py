@@ -76,7 +76,7 @@ class Exchange:
                     self._upstream.release(reply)
         except TimeoutError:
             raise UpstreamSilent(
-                f"{model.endpoint}: no answer in {self._settings.upstream_timeout_seconds:g} s"
+                f"{model.shown_endpoint}: no answer in {self._settings.upstream_timeout_seconds:g} s"
             ) from None
 
     def _patience(self) -> Patience:
@@ -118,7 +118,7 @@ class Exchange:
                 finally:
                     self._upstream.release(reply)
         except TimeoutError:
-            status, fault = 504, f"{model.endpoint}: no end in {self._settings.upstream_timeout_seconds:g} s"
+            status, fault = 504, f"{model.shown_endpoint}: no end in {self._settings.upstream_timeout_seconds:g} s"
             if not self.visible:
                 raise UpstreamSilent(fault) from None
         except UpstreamFailed as error:

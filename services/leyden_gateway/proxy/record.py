@@ -32,7 +32,7 @@ def model_request(
         "model_version": model.version,
         "request": request,
         "response": response,
-        "server": {"model": model.model, "endpoint": model.endpoint, "version": model.version},
+        "server": {"model": model.model, "endpoint": model.shown_endpoint, "version": model.version},
         "latency_ms": round(outcome.seconds * 1000, 3),
         "http_status": outcome.status,
         "status": "ok" if outcome.ok else "error",

@@ -21,9 +21,6 @@ from leyden.triplet import MODEL_REQUEST, REDELIVERED, UNDELIVERED
 
 JSON = dict[str, Any]
 
-OWN_TYPES = (UNDELIVERED, REDELIVERED)
-"""Event types that the gateway keeps for itself."""
-
 _KEY = b"idempotency-key"
 _RETRY_COUNT = b"x-stainless-retry-count"
 

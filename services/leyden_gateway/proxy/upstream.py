@@ -91,7 +91,7 @@ class Upstream:
         try:
             address = self._address(model.endpoint, path)
         except ValueError as error:
-            raise UpstreamUnreachable(f"{model.endpoint} is not an address: {error}") from error
+            raise UpstreamUnreachable(f"{model.shown_endpoint} is not an address: {error}") from error
         return await self._connections.post(address, body)
 
     def release(self, answer: Connection) -> None:

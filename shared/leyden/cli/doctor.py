@@ -52,7 +52,9 @@ async def _of_run(client: httpx.AsyncClient, log: Log, name: str) -> list[str]:
     for model in models:
         fault = await _fault(client, f"{model.endpoint.rstrip('/')}/models")
         if fault:
-            problems.append(f"run {name}: the server of {model.model}, {model.endpoint}, does not answer: {fault}")
+            problems.append(
+                f"run {name}: the server of {model.model}, {model.shown_endpoint}, does not answer: {fault}"
+            )
     return problems
 
 

@@ -80,6 +80,8 @@ class Events:
         """Append an event; with an `event_id`, appending it to the attempt again changes nothing and returns the first
         one's time. One that is not `vital` is refused when memory is full.
 
+        Agents' ids are apart from the others, so that none takes the place of an event of a service.
+
         Raises:
             RolloutMissing
             LogFull: only if not `vital`.
@@ -87,7 +89,7 @@ class Events:
         """
         if not admin and not nonce:
             raise ValueError(f"an event of rollout {rollout_id} has neither a nonce nor the admin's rights")
-        k = self._keys
+        k, name = self._keys, event_id or uuid.uuid4().hex
         outcome, *rest = await self._scripts.run(
             "append_vital_event" if vital else "append_event",
             [k.rollout(rollout_id), k.events(rollout_id)],
@@ -95,7 +97,7 @@ class Events:
                 attempt,
                 event_type,
                 # An attempt that follows another starts from nothing and names its events as that one did.
-                f"{attempt}.{event_id or uuid.uuid4().hex}",
+                f"{attempt}.{name}" if admin else f"{attempt}.agent.{name}",
                 encode(data),
                 "" if admin else nonce or "",
             ],

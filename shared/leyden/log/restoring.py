@@ -94,7 +94,7 @@ def _after(first: Any, count: int, own: Any) -> Any:
 
 
 def _put(event: Any, path: Path, values: Any) -> None:
-    if path[-1] == "*":
+    if path[-1] == "*" and path[0] == "response":  # elsewhere it is the name of a parameter
         *way, last = path[:-1]
         values = [_whole_entry(bare, log_prob) for bare, log_prob in zip(_at(event, way)[last], values, strict=True)]
     else:
