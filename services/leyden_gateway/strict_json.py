@@ -10,6 +10,8 @@ import orjson
 MAX_DEPTH = 200
 """An event wraps what it holds in a few levels of its own, and must be written too."""
 
+TOO_DEEP = f"JSON nested deeper than {MAX_DEPTH} levels"
+
 _WRITTEN_DEPTH = 254
 """How many levels orjson writes."""
 
@@ -28,14 +30,23 @@ def loads(raw: bytes) -> Any:
     Raises:
         NotJSON: see there.
     """
+    value = loads_at_any_depth(raw)
+    if len(raw) > 2 * MAX_DEPTH and too_deep(value):
+        raise NotJSON(f"{TOO_DEEP} near {raw[:40].decode(errors='replace')!r}")
+    return value
+
+
+def loads_at_any_depth(raw: bytes) -> Any:
+    """The value of `raw`, for who looks at its depth later.
+
+    Raises:
+        NotJSON
+    """
     try:
-        value = orjson.loads(raw)
+        return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         near = error.doc[max(0, error.pos - 20) : error.pos + 20]
         raise NotJSON(f"{error.msg} near {near!r}", error.pos) from None
-    if len(raw) > 2 * MAX_DEPTH and _too_deep(value):
-        raise NotJSON(f"JSON nested deeper than {MAX_DEPTH} levels near {raw[:40].decode(errors='replace')!r}")
-    return value
 
 
 class _Wrapping(threading.local):
@@ -52,7 +63,7 @@ class _Wrapping(threading.local):
 _wrapping = _Wrapping()
 
 
-def _too_deep(value: Any) -> bool:
+def too_deep(value: Any) -> bool:
     """Whether it has more than `MAX_DEPTH` levels. Written by orjson: a tenth of the time of looking."""
     _wrapping.innermost.append(value)
     try:

@@ -119,6 +119,8 @@ BAD_ANSWERS: dict[str, tuple[Script, str]] = {
     "broken UTF-8": (stub.raw(b'{"choices": [{"index": 0, "text": "\xff"}]}'), "not JSON"),
     "not a number that JSON knows": (stub.raw(b'{"choices": [{"index": NaN}]}'), "not JSON"),
     "too deep": (stub.raw(b'{"choices": ' + b"[" * 300 + b"]" * 300 + b"}"), "deeper than 200"),
+    "ids too deep": (stub.raw(b'{"prompt_token_ids": ' + b"[" * 300 + b"]" * 300 + b"}"), "deeper than 200"),
+    "an error too deep to be said": (stub.raw(b'{"error": ' + b"[" * 1000 + b"]" * 1000 + b"}"), "deeper than 200"),
     "nothing": (stub.raw(b""), "not JSON"),
     "a list": (stub.raw(b"[1, 2]"), "a JSON list"),
     "wrong content type": (stub.raw(b'{"choices": []}', content_type="text/html"), "content type text/html"),

@@ -309,13 +309,23 @@ def log_prob_count(log_probs: Any) -> int | None:
     return len(values) if isinstance(values, list) else None
 
 
+def are_integers(values: Any) -> bool:
+    """Whether JSON read by orjson is a list of integers. Written, they leave nothing but its brackets: a third of the
+    time of looking at each."""
+    if not isinstance(values, list):
+        return False
+    try:
+        return orjson.dumps(values).translate(None, _OF_INTEGERS) == b"[]"
+    except orjson.JSONEncodeError:
+        return False
+
+
 def _check_ids(where: str, ids: Any) -> None:
     if ids is None:
         return
     if not isinstance(ids, list):
         raise Malformed(f"{where} are {type(ids).__name__}, not a list")
-    # Written down, integers alone leave nothing but the list's brackets: a third of the time of looking at each.
-    if orjson.dumps(ids).translate(None, _OF_INTEGERS) != b"[]":
+    if not are_integers(ids):
         wrong = next(token for token in ids if type(token) is not int)
         raise Malformed(f"{where} hold {wrong!r}, which is not a token id")
 

@@ -14,16 +14,17 @@ from typing import Any
 from leyden.schemas import Model
 from leyden_gateway import strict_json
 from leyden_gateway.protocols import Malformed, ModelProtocol, sse
-from leyden_gateway.protocols.openai import choices_asked
+from leyden_gateway.protocols.openai import are_integers, choices_asked
 from leyden_gateway.proxy.client import Client, ClientGone, Patience
 from leyden_gateway.proxy.connections import Connection, UpstreamFailed, UpstreamSilent
-from leyden_gateway.proxy.upstream import Outcome, Upstream, failure, parsed
+from leyden_gateway.proxy.upstream import Outcome, Upstream, failure, parsed, quoted
 from leyden_gateway.settings import GatewaySettings
 
 JSON = dict[str, Any]
 
 _CLIENT_GONE_STATUS = 499
 _MALFORMED_STATUS = 502
+_NO_PROMPT = {"prompt_token_ids": None}
 _TRAILER_SECONDS = 0.5
 _MAX_TRAILER_BYTES = 64 << 10
 
@@ -87,14 +88,18 @@ class Exchange:
             raw = await self._upstream.read(reply)
         except ValueError as error:
             return _malformed(model, failure(str(error), "malformed_answer"), str(error))
-        response, fault = parsed(raw, reply.content_type, reply.encoding)
+        response, fault = parsed(raw, reply.content_type, reply.encoding, any_depth=True)
+        # A prompt's ids may be most of the answer; once they are known to be integers, nobody has to look again.
+        rest = response | _NO_PROMPT if are_integers(response.get("prompt_token_ids")) else response
+        if strict_json.too_deep(rest):
+            response, fault = quoted(raw, f"not JSON: {strict_json.TOO_DEEP}")
         if reply.status >= 400:
             return Outcome(reply.status, response, model, fault)
         if not fault and reply.status >= 300:
             fault = f"an answer with status {reply.status}"
         if not fault:
             try:
-                self._protocol.check(response, body)
+                self._protocol.check(rest, body)
             except Malformed as error:
                 fault = str(error)
         if fault:

@@ -116,14 +116,14 @@ class Upstream:
         return self._addresses[key]
 
 
-def parsed(raw: bytes, content_type: str, encoding: str = "") -> tuple[JSON, str]:
-    """An answer's body as an object, and what is wrong with it ("" if nothing)."""
+def parsed(raw: bytes, content_type: str, encoding: str = "", *, any_depth: bool = False) -> tuple[JSON, str]:
+    """An answer's body as an object, and what is wrong with it ("" if nothing); its depth, unless that is for later."""
     if encoding not in ("", "identity"):
         return quoted(raw, f"content encoding {encoding}, which was not asked for")
     if content_type and content_type != "application/json" and not content_type.endswith("+json"):
         return quoted(raw, f"content type {content_type}, not JSON")
     try:
-        value = strict_json.loads(raw)
+        value = strict_json.loads_at_any_depth(raw) if any_depth else strict_json.loads(raw)
     except strict_json.NotJSON as error:
         return quoted(raw, f"not JSON: {error}")
     if not isinstance(value, dict):
