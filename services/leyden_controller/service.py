@@ -15,6 +15,7 @@ import time
 
 import structlog
 
+from leyden.cancellation import heed_cancellation
 from leyden.log import ControlEntry, RunLog, Signal, Taken
 from leyden.log.errors import LogFull, LogUnavailable, RunMissing
 from leyden_controller.life import Life, Means, Stop
@@ -153,6 +154,7 @@ class RunService:
 
     async def _keep_leases(self) -> None:
         while True:
+            heed_cancellation()
             await asyncio.sleep(self._lease_seconds / 3)
             try:
                 lost = await self._run.queue.renew(self._means.consumer, list(self._lives))

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leyden.log import Log
+from leyden.log import Log, RunSettings
 from leyden.log.errors import LogUnavailable
 from leyden.redis_server import RedisServer
 from tests.log.flaky_proxy import FlakyProxy
@@ -67,3 +67,30 @@ async def test_a_server_killed_again_and_again_keeps_all_that_it_confirmed(tmp_p
         await log.close()
         await redis.aclose()
         server.stop()
+
+
+@pytest.mark.parametrize("ticks", range(0, 16, 3))
+async def test_who_waits_can_be_stopped_however_the_server_was_lost(tmp_path: Path, ticks: int):
+    server = RedisServer(tmp_path / "data").start()
+    log = Log.connect(server.url)
+    try:
+        await log.runs.begin("r", RunSettings())
+        control = log.run("r").control
+
+        async def follow() -> None:
+            after = await control.last()
+            while True:
+                await control.wait(after, 20)
+
+        await control.last()
+        await asyncio.to_thread(server.kill)
+        server.start()
+        following = asyncio.create_task(follow())
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        following.cancel()
+        done, _ = await asyncio.wait({following}, timeout=5)
+        assert done
+    finally:
+        await log.close()
+        await asyncio.to_thread(server.stop)

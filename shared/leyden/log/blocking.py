@@ -8,6 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError
 
+from leyden.cancellation import heed_cancellation
 from leyden.log.errors import LogUnavailable
 from leyden.log.scripts import raise_as_log_error, text
 
@@ -23,6 +24,11 @@ async def within(seconds: float, blocked: Any) -> Any:
     Raises:
         LogUnavailable: the server did not answer, or the connection broke.
     """
+    try:
+        heed_cancellation()
+    except asyncio.CancelledError:
+        blocked.close()
+        raise
     try:
         async with asyncio.timeout(seconds + _GRACE_SECONDS):
             return await blocked
