@@ -8,8 +8,8 @@ import asyncio
 def heed_cancellation() -> None:
     """End this task if it was cancelled and goes on all the same.
 
-    redis-py loses a cancellation that comes while it finds its connection broken and makes another; a loop that waits on
-    the log would never end then.
+    redis-py loses a cancellation that comes while it finds its connection broken and makes another. A loop that waits
+    on the log would never end then.
 
     Raises:
         CancelledError: the task was cancelled.

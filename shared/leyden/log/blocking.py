@@ -25,11 +25,6 @@ async def within(seconds: float, blocked: Any) -> Any:
         LogUnavailable: the server did not answer, or the connection broke.
     """
     try:
-        heed_cancellation()
-    except asyncio.CancelledError:
-        blocked.close()
-        raise
-    try:
         async with asyncio.timeout(seconds + _GRACE_SECONDS):
             return await blocked
     except TimeoutError as error:
@@ -48,6 +43,7 @@ async def read_stream(
     Raises:
         LogUnavailable: see `within`.
     """
+    heed_cancellation()
     block = max(1, int(seconds * 1000))
     try:
         reply = await within(seconds, redis.xread({stream: after}, count=count, block=block))

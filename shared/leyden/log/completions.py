@@ -16,6 +16,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from leyden.cancellation import heed_cancellation
 from leyden.log.blocking import Entries, entries_of, read_stream, within
 from leyden.log.errors import LeaseLost, RunMissing
 from leyden.log.index import Index
@@ -113,6 +114,7 @@ class Completions:
             if rows:
                 return self._arrived(who, rows)
         self._broken.add(who)
+        heed_cancellation()
         reply = await within(timeout_seconds, self._read_group(reader, consumer, ">", count, timeout_seconds))
         self._broken.discard(who)
         return self._arrived(who, entries_of(reply))
