@@ -12,14 +12,15 @@ JSON = dict[str, Any]
 
 _ATTEMPT = "/proxy/rollout/{rollout_id}/attempt/{attempt}/mode/{mode}"
 _OPEN = ("/healthz", "/readyz")
+_PROVIDERS = {"openai": "OpenAI", "anthropic": "Anthropic"}
 
 
 def complete(document: JSON) -> JSON:
     """The document with what it lacks; changed in place."""
     paths: JSON = document["paths"]
     for path, protocol in PROTOCOLS.items():
-        paths[f"{_ATTEMPT}/{path}"] = {"post": _call(protocol.upstream_path)}
-    for provider in ("openai", "anthropic"):
+        paths[f"{_ATTEMPT}/{path}"] = {"post": _call(path, protocol.upstream_path)}
+    for provider in _PROVIDERS:
         paths[f"{_ATTEMPT}/{provider}/v1/models"] = {"get": _listing()}
     paths[f"{_ATTEMPT}/anthropic/v1/messages/count_tokens"] = {"post": _count()}
     paths[f"{_ATTEMPT}/{RESPONSES}/{{response_id}}"] = {"get": _again()}
@@ -57,11 +58,14 @@ def _refused(reason: str) -> JSON:
     }
 
 
-def _call(upstream_path: str) -> JSON:
+def _call(path: str, upstream_path: str) -> JSON:
+    provider, _, route = path.partition("/v1/")
+    translated = "" if route == upstream_path else f" Goes upstream, and on record, as {upstream_path}."
     return {
         "tags": ["model calls"],
-        "summary": f"Call a model: {upstream_path}",
-        "description": "The provider's own request and answer; streamed with `stream: true`. Recorded before answered.",
+        "summary": f"Call a model: {_PROVIDERS[provider]} {route}",
+        "description": "The provider's own request and answer; streamed with `stream: true`. Recorded before answered."
+        + translated,
         "parameters": _parameters(),
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
         "responses": {
