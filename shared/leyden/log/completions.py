@@ -113,8 +113,8 @@ class Completions:
             self._broken.discard(who)
             if rows:
                 return self._arrived(who, rows)
-        self._broken.add(who)
         heed_cancellation()
+        self._broken.add(who)
         reply = await within(timeout_seconds, self._read_group(reader, consumer, ">", count, timeout_seconds))
         self._broken.discard(who)
         return self._arrived(who, entries_of(reply))
