@@ -39,7 +39,7 @@ def train(
     """
     config = config.copy()
     settings, redis_url = settled(config)
-    find_resume(config.trainer)
+    find_resume(config.trainer, settings.run)
     train_rows, val_rows = Rows(train), Rows(val)
     empty = [name for name, rows in (("train", train_rows), ("val", val_rows)) if not rows]
     if empty:
@@ -119,6 +119,8 @@ def _complete(config: DictConfig) -> None:
                 OmegaConf.update(config, name, os.path.abspath(os.path.expanduser(path)))
         if OmegaConf.is_missing(config.actor_rollout_ref.rollout, "name"):
             config.actor_rollout_ref.rollout.name = "vllm"
+        if config.trainer.device == "cpu":
+            cpu_settings.choose_defaults(config)
 
 
 def _forget_secrets(config: DictConfig) -> None:

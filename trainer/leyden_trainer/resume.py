@@ -68,11 +68,11 @@ class Resume(BaseModel):
     state: CheckpointState | None = None
 
 
-def find_resume(trainer: DictConfig) -> Resume:
-    """Read verl's `trainer.resume_mode` as verl does.
+def find_resume(trainer: DictConfig, run: str) -> Resume:
+    """Read verl's `trainer.resume_mode` as verl does, for this run.
 
     Raises:
-        CheckpointInvalid: the tracker is empty, broken, or names a checkpoint that is not there.
+        CheckpointInvalid: the tracker is empty, broken, or names a checkpoint that is not there or is another run's.
     """
     match trainer.resume_mode:
         case "disable":
@@ -80,7 +80,17 @@ def find_resume(trainer: DictConfig) -> Resume:
         case "resume_path":
             return _resume_from(Path(str(trainer.resume_from_path)).absolute())
         case _:
-            return _latest(Path(trainer.default_local_dir).absolute())
+            return _of_run(run, _latest(Path(trainer.default_local_dir).absolute()))
+
+
+def _of_run(run: str, resume: Resume) -> Resume:
+    if resume.folder is not None and resume.state is not None and resume.state.run != run:
+        raise CheckpointInvalid(
+            f"{resume.folder.parent} holds the checkpoints of run {resume.state.run!r}, and this is run {run!r}: set "
+            "another trainer.experiment_name or trainer.default_local_dir; to begin with the weights of that run, set "
+            f"trainer.resume_mode=resume_path and trainer.resume_from_path={resume.folder}"
+        )
+    return resume
 
 
 def _latest(root: Path) -> Resume:

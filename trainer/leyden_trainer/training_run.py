@@ -35,7 +35,7 @@ class TrainingRun:
     def __init__(self, config: DictConfig, settings: LeydenSettings, train: Rows, val: Rows, redis_url: str) -> None:
         self._config = config
         self._settings = settings
-        self.resume = find_resume(config.trainer)
+        self.resume = find_resume(config.trainer, settings.run)
         digest = digest_with_rows(config_digest(config, settings), [*train.encoded, b"", *val.encoded])
         rollout = config.actor_rollout_ref.rollout
 

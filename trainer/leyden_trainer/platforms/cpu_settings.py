@@ -31,6 +31,7 @@ REQUIRED: dict[str, Any] = {
 """Settings with no alternative on the CPU: flash attention, compilation, bf16 and offloading are a GPU's."""
 
 VERL_DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "trainer.n_gpus_per_node": (8, 1),
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": (8, 1),
 }
 """Settings whose default, the first value, is meant for a large machine; anything else a user has chosen stays."""
@@ -51,6 +52,14 @@ _RAY_START_SECONDS = "300"
 """Ray gives its own processes 30 seconds to come up, which a small machine that does other things can need."""
 
 
+def choose_defaults(config: DictConfig) -> None:
+    """Where verl's defaults stand that are meant for a large machine, put those for this one."""
+    with open_dict(config):
+        for key, (default, value) in VERL_DEFAULTS.items():
+            if OmegaConf.select(config, key) == default:
+                OmegaConf.update(config, key, value)
+
+
 def prepare(config: DictConfig) -> None:
     """Fit `config` and this process's environment to the CPU; must run before verl is imported.
 
@@ -62,6 +71,7 @@ def prepare(config: DictConfig) -> None:
     """
     if config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"):
         raise SettingsInvalid([_NO_CRITIC])
+    choose_defaults(config)
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _RAY_START_SECONDS)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
@@ -70,14 +80,11 @@ def prepare(config: DictConfig) -> None:
     with open_dict(config):
         for key, value in REQUIRED.items():
             OmegaConf.update(config, key, value, force_add=True)
-        for key, (default, value) in VERL_DEFAULTS.items():
-            if OmegaConf.select(config, key) == default:
-                OmegaConf.update(config, key, value)
         ray_init = config.ray_kwargs.ray_init
         ray_init.setdefault("num_gpus", processes)
         ray_init.setdefault("include_dashboard", False)
         if ray_init.get("num_cpus") is None:
-            ray_init.num_cpus = max(os.cpu_count() or 1, 6 + processes)
+            ray_init.num_cpus = max(os.cpu_count() or 1, 6 + 3 * processes)
         threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
         given = ray_init.runtime_env.get("env_vars") or {}
         ray_init.runtime_env.env_vars = {"OMP_NUM_THREADS": threads, **given, **ENVIRONMENT}
