@@ -28,26 +28,37 @@ class UnsafeSettings(ValueError):
 class GatewaySettings(BaseSettings):
     """Everything that can be set about a gateway process."""
 
-    model_config = SettingsConfigDict(env_prefix="LEYDEN_", populate_by_name=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="LEYDEN_", populate_by_name=True, extra="ignore", use_attribute_docstrings=True
+    )
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = Field(default=8080, ge=0, le=65535)
+    """The port to listen on; 0 takes a free one."""
     workers: int = Field(default=1, ge=1)
+    """How many processes share the port."""
     key: SecretStr = Field(default=SecretStr(""), validation_alias=AliasChoices("LEYDEN_KEY", "AGL_KEY"))
     """The admin key; empty switches auth off."""
     insecure: bool = False
     """Start although the key is empty or well known and the address can be reached from elsewhere."""
     redis_url: str = "redis://127.0.0.1:6379/0"
+    """The Redis or Valkey that holds the log."""
 
     model: str | None = None
     """Model name of run `default`; None forwards the only registered model's, or the agent's own."""
     train_temperature: float = Field(default=1.0, ge=0)
+    """The temperature of the calls of run `default`'s training rollouts."""
     val_temperature: float = Field(default=0.7, ge=0)
+    """The temperature of the calls of run `default`'s validation rollouts."""
     include_log_probs: bool = True
+    """Whether log probs are recorded for run `default`'s training rollouts."""
     return_routed_experts: bool = False
+    """Whether routed experts are recorded for run `default`'s training rollouts."""
     when_paused: Literal["refuse", "hold"] = "refuse"
     """What run `default` does with calls while it is paused: refuse them (429), or let them wait."""
     hold_timeout_seconds: Seconds = 3600
+    """How long a call of run `default` may wait while it is paused, before it is refused."""
 
     max_calls_per_attempt: int | None = Field(default=None, ge=1)
     """How many calls an attempt of run `default` may make; None sets no limit."""
@@ -59,13 +70,17 @@ class GatewaySettings(BaseSettings):
     rollouts_memory_share: float = Field(default=ROLLOUTS_MEMORY_SHARE, gt=0, le=1)
     """The part of Redis's `maxmemory` above which new rollouts are refused."""
     max_body_bytes: int = Field(default=64 << 20, gt=0)
+    """A request that is larger is refused."""
     max_answer_bytes: int = Field(default=256 << 20, gt=0)
     """An upstream answer that grows past it is cut off and recorded as an error."""
     upstream_max_connections: int = Field(default=4096, gt=0)
+    """How many connections to model servers a process may have."""
     upstream_timeout_seconds: Seconds = 300
     """For one try, from sending the request to the last byte of the answer."""
     upstream_connect_timeout_seconds: Seconds = 10
+    """For connecting to a model server, within one try."""
     upstream_tries: int = Field(default=6, ge=1)
+    """How often a call is tried in all."""
     endpoint_cooldown_seconds: Seconds = 5
     """How long an endpoint that failed is passed over; doubles with each further failure, up to a minute."""
     disconnect_grace_seconds: float = Field(default=30, ge=0)
@@ -83,6 +98,7 @@ class GatewaySettings(BaseSettings):
     shutdown_grace_seconds: int = Field(default=60, ge=0)
     """How long calls in flight may run on after SIGTERM."""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    """What is logged at least: debug, info, warning or error."""
 
     @property
     def default_run(self) -> RunSettings:

@@ -65,3 +65,7 @@ def test_the_docs_name_every_setting():
     page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
 
     assert [name for name in GatewaySettings.model_fields if f"`{name}`" not in page] == []
+
+
+def test_every_setting_is_described_where_help_is_asked_for():
+    assert [name for name, field in GatewaySettings.model_fields.items() if not field.description] == []

@@ -1,10 +1,13 @@
 """What stops training before it begins, and what a person sees of it."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from leyden_trainer.__main__ import main
+from leyden_trainer.command_line import parse, run
 from leyden_trainer.config import load
 from leyden_trainer.entrypoint import train
 from leyden_trainer.settings import SettingsInvalid
@@ -19,7 +22,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main([*ENOUGH, *arguments]) == 2
+    assert run(parse([*ENOUGH, *arguments])) == 2
     return capsys.readouterr().err
 
 
@@ -56,7 +59,7 @@ def test_a_log_that_does_not_answer_is_said_before_ray_starts(capsys, tmp_path: 
     (tmp_path / "rows.jsonl").write_text("1\n")
     rows = ["data.train_rows=rows.jsonl", "data.val_rows=rows.jsonl"]
 
-    assert main([*ENOUGH, *rows, "trainer.n_gpus_per_node=1"]) == 1
+    assert run(parse([*ENOUGH, *rows, "trainer.n_gpus_per_node=1"])) == 1
 
     said = capsys.readouterr().err
     assert said.startswith("leyden train: Redis is not available")
@@ -93,3 +96,29 @@ def test_the_given_configuration_stays_as_it_is():
         train(config, [1], [])
 
     assert config == before
+
+
+_SLOW_ROWS = """
+import time
+
+def rows():
+    print("reading", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_trainer_says_in_a_line_how_to_go_on(tmp_path: Path, number: signal.Signals, code: int):
+    (tmp_path / "slow.py").write_text(_SLOW_ROWS)
+    command = [sys.executable, "-m", "leyden_trainer", *ENOUGH, "data.train_rows=slow:rows"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as trainer:
+        try:
+            assert trainer.stdout is not None
+            assert trainer.stdout.readline() == "reading\n"
+            trainer.send_signal(number)
+            _, said = trainer.communicate(timeout=30)
+        finally:
+            trainer.kill()
+
+    assert trainer.returncode == code
+    assert said == "leyden train: interrupted; the same command goes on from the last checkpoint\n"

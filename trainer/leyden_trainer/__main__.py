@@ -1,66 +1,45 @@
-"""`python -m leyden_trainer [--config FILE] [section.setting=value …]`: train on the rows that are configured."""
+"""`python -m leyden_trainer [--config FILE] [section.setting=value …]`: train on the rows that are configured.
 
-import argparse
+Exits as `command_line.run` says, and with 130 after SIGINT and 143 after SIGTERM, whatever it was doing.
+"""
+
+import signal
 import sys
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
-from omegaconf import DictConfig
-
-from leyden.log.errors import LogAddressInvalid, LogUnavailable, ServerUnsupported
-from leyden_trainer.config import load
-from leyden_trainer.dataset import RowInvalid
-from leyden_trainer.entrypoint import settled, train
-from leyden_trainer.log_thread import LogThreadTimeout
-from leyden_trainer.resume import CheckpointInvalid
-from leyden_trainer.row_sources import RowsInvalid, load_rows
-from leyden_trainer.settings import SettingsInvalid
-from leyden_trainer.task_runner import TrainingStopped
-
-_REFUSED = (SettingsInvalid, RowsInvalid, RowInvalid, CheckpointInvalid, LogAddressInvalid, ServerUnsupported)
+from types import FrameType
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train; the exit code is 2 if training can't begin as it is configured, 1 if it was stopped."""
-    parser = argparse.ArgumentParser(prog="python -m leyden_trainer", description=__doc__)
-    parser.add_argument("--config", type=Path, help="a YAML file over the trainer's own configuration")
-    parser.add_argument("overrides", nargs="*", help="settings in Hydra's syntax, such as trainer.device=cpu")
-    asked = parser.parse_args(arguments)
-    sys.path.insert(0, "")  # rows and agents may be modules of the working directory
+class _Terminated(SystemExit):
+    """SIGTERM came."""
+
+
+def main() -> int:
+    """Train until it is done or a signal comes; the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        config = load(asked.overrides, asked.config)
-        train(config, *_rows(config))
-    except _REFUSED as error:
-        problems = getattr(error, "problems", [str(error)])
-        sys.stderr.write("".join(f"leyden train: {problem}\n" for problem in problems))
-        return 2
-    except (TrainingStopped, LogUnavailable, LogThreadTimeout) as error:
-        said = getattr(error, "cause", error)  # Ray adds its own to what was raised in its processes
-        sys.stderr.write(f"leyden train: {said}\n")
-        return 1
-    return 0
+        # Imported here, not above: it takes seconds, in which a signal may come as well.
+        from leyden_trainer import command_line
 
-
-def _rows(config: DictConfig) -> list[Iterable[Any]]:
-    """The rows to train and to validate on.
-
-    Raises:
-        SettingsInvalid: some can't be had; names all that is wrong with the configuration as well.
-    """
-    rows, problems = [], []
-    for name in ("train_rows", "val_rows"):
+        asked = command_line.parse(sys.argv[1:])
         try:
-            rows.append(load_rows(config.data[name], f"data.{name}"))
-        except RowsInvalid as error:
-            problems.append(str(error))
-    if problems:
-        try:
-            settled(config.copy())
-        except SettingsInvalid as refused:
-            problems += refused.problems
-        raise SettingsInvalid(problems)
-    return rows
+            return command_line.run(asked)
+        except SystemExit:
+            # Ray puts a handler of its own in place of ours, which exits with 1; nothing else in training exits.
+            raise _Terminated from None
+    except KeyboardInterrupt:
+        return _interrupted(signal.SIGINT)
+    except _Terminated:
+        return _interrupted(signal.SIGTERM)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _interrupted(number: signal.Signals) -> int:
+    # Ray ends its processes as this one exits; a second Ctrl-C doesn't wait for that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.stderr.write("leyden train: interrupted; the same command goes on from the last checkpoint\n")
+    return 128 + number
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
-"""How the command talks to people: results on standard output, everything else on standard error."""
+"""How the command talks to people: results on standard output, everything else on standard error.
+
+Invariants:
+- what a table names things by stands in it whole, however narrow the terminal: other columns fold;
+- what isn't printed on a terminal is as wide as it needs to be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from redis.exceptions import RedisError
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from leyden import deployment
 from leyden.log import Log
@@ -24,13 +32,39 @@ from leyden.log.errors import (
     TransitionRefused,
 )
 
+_UNLIMITED = 1 << 20
+"""Columns of what is no terminal: as many as any table may need."""
+
 out = Console()
+if not out.is_terminal:
+    out.width = _UNLIMITED
 err = Console(stderr=True)
 
 DataDir = Annotated[
     Path, typer.Option("--data-dir", envvar="LEYDEN_DATA_DIR", help="Folder of a deployment of `leyden up`.")
 ]
 RunName = Annotated[str, typer.Option("--run", envvar="LEYDEN_RUN", help="The run, see `leyden runs`.")]
+
+
+def table_of(
+    names: Sequence[str], rows: Sequence[Sequence[str]], *, folding: Sequence[str] = (), title: str | None = None
+) -> Table:
+    """A table of plain text; only the columns named in `folding` become narrower than what stands in them."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for place, name in enumerate(names):
+        if name in folding:
+            table.add_column(name, overflow="fold")
+        else:
+            widest = max(Text(cells[place]).cell_len for cells in [names, *rows])
+            table.add_column(name, no_wrap=True, min_width=widest)
+    for cells in rows:
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table; a terminal too narrow for it wraps its lines, rather than losing their ends."""
+    out.print(table, crop=False)
 
 
 @contextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from leyden import deployment
-from leyden.cli.console import DataDir, out, with_log
+from leyden.cli.console import DataDir, print_table, table_of, with_log
 from leyden.log import Log
 from leyden.schemas import State
 
@@ -14,18 +12,21 @@ def runs(data_dir: DataDir = deployment.DEFAULT_FOLDER) -> None:
     """List runs, with how many rollouts are in each state."""
 
     async def show(log: Log) -> None:
-        table = Table("run", "model", "readers", *(state.value for state in State), "paused", "in flight")
+        rows = []
         for name in await log.runs.names():
             run = log.run(name)
             settings, counts, pause = await run.settings(), await run.rollouts.counts(), await run.pause.state()
-            table.add_row(
-                name,
-                settings.model or "",
-                " ".join(settings.readers),
-                *(str(counts[state]) for state in State),
-                "yes" if pause.paused else "",
-                str(pause.inflight),
+            rows.append(
+                (
+                    name,
+                    settings.model or "",
+                    " ".join(settings.readers),
+                    *(str(counts[state]) for state in State),
+                    "yes" if pause.paused else "",
+                    str(pause.inflight),
+                )
             )
-        out.print(table)
+        names = ("run", "model", "readers", *(state.value for state in State), "paused", "in flight")
+        print_table(table_of(names, rows, folding=names[1:]))
 
     with_log(data_dir, show)

@@ -13,9 +13,14 @@ from pathlib import Path
 import typer
 
 from leyden import deployment
-from leyden.cli.console import DataDir, err
+from leyden.cli.console import DataDir, err, out
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+_OWN_HELP = f"""--data-dir FOLDER, or LEYDEN_DATA_DIR (default: {deployment.DEFAULT_FOLDER})
+    Folder of a deployment of `leyden up`, whose Redis, gateway and key are used unless the environment names others.
+    Every other option goes on to this command:
+"""
 
 
 def gateway(context: typer.Context, data_dir: DataDir = deployment.DEFAULT_FOLDER) -> None:
@@ -38,6 +43,8 @@ def train(context: typer.Context, data_dir: DataDir = deployment.DEFAULT_FOLDER)
 
 def _become(module: str, arguments: list[str], data_dir: Path) -> None:
     """Replace this process by `python -m MODULE`, told of the folder's deployment unless the environment says more."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        out.print(_OWN_HELP, highlight=False, markup=False)
     known = deployment.load(data_dir)
     environment = dict(os.environ)
     if known is not None:

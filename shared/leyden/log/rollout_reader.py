@@ -100,16 +100,18 @@ class RolloutReader:
             raise_as_log_error(error)
         return {text(value).split(" ", 1)[1] for name, value in fields.items() if name.startswith(b"call:")}
 
-    async def in_states(self, states: Iterable[State], limit: int) -> list[Rollout]:
-        """Up to `limit` rollouts in those states, oldest first."""
+    async def in_states(self, states: Iterable[State], limit: int, *, newest_first: bool = False) -> list[Rollout]:
+        """Up to `limit` rollouts in those states: the oldest, oldest first, or the newest, newest first."""
         found: list[tuple[float, str]] = []
         try:
             for state in set(states):
-                rows: Any = await self._redis.zrange(self._keys.in_state(state), 0, max(0, limit - 1), withscores=True)
+                rows: Any = await self._redis.zrange(
+                    self._keys.in_state(state), 0, max(0, limit - 1), desc=newest_first, withscores=True
+                )
                 found += [(score, text(member)) for member, score in rows]
         except RedisError as error:
             raise_as_log_error(error)
-        ids = [rollout_id for _, rollout_id in sorted(found)[:limit]]
+        ids = [rollout_id for _, rollout_id in sorted(found, reverse=newest_first)[:limit]]
         return [rollout for rollout in await self.read(ids) if rollout is not None]
 
     async def counts(self) -> dict[State, int]:
