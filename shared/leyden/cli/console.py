@@ -50,13 +50,14 @@ def table_of(
     names: Sequence[str], rows: Sequence[Sequence[str]], *, folding: Sequence[str] = (), title: str | None = None
 ) -> Table:
     """A table of plain text; only the columns named in `folding` become narrower than what stands in them."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, name in enumerate(names):
+    widths = [max(Text(cells[place]).cell_len for cells in [names, *rows]) for place in range(len(names))]
+    gap = 2 if sum(widths) + 2 * (len(names) - 1) <= out.width else 1
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
+    for name, width in zip(names, widths, strict=True):
         if name in folding:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", min_width=max(map(len, name.split())))
         else:
-            widest = max(Text(cells[place]).cell_len for cells in [names, *rows])
-            table.add_column(name, no_wrap=True, min_width=widest)
+            table.add_column(name, no_wrap=True, min_width=width)
     for cells in rows:
         table.add_row(*map(Text, cells))
     return table

@@ -27,6 +27,6 @@ def runs(data_dir: DataDir = deployment.DEFAULT_FOLDER) -> None:
                 )
             )
         names = ("run", "model", "readers", *(state.value for state in State), "paused", "in flight")
-        print_table(table_of(names, rows, folding=names[1:]))
+        print_table(table_of(names, rows, folding=("model", "readers", "in flight")))
 
     with_log(data_dir, show)
