@@ -49,6 +49,17 @@ def by_the_specification(text: str) -> Iterator[bytes]:
 
 
 @unhurried
+@given(sent=st.lists(blocks), cuts=cuts, marks=st.integers(0, 2))
+def test_one_byte_order_mark_before_the_first_line_is_no_part_of_it(sent, cuts, marks):
+    text = "\n\n".join("\n".join(block) for block in sent) + "\n\n"
+    data = "\ufeff" * marks + text
+
+    got = fed(sse.Events(), pieces(data.encode(), [place % 5 for place in cuts]))
+
+    assert got == list(by_the_specification(data.removeprefix("\ufeff")))
+
+
+@unhurried
 @given(
     sent=st.lists(blocks), cuts=cuts, ending=st.sampled_from(["\n", "\r\n"]), last=st.sampled_from(["", "\n", "\n\n"])
 )

@@ -3,6 +3,7 @@
 Invariants:
 - what was fed in is given back event by event, however the bytes were cut on the way;
 - lines end with LF or CRLF, as every model server sends them; a lone CR is an ordinary character;
+- a byte order mark before the first line is no part of it;
 - comments and fields other than `data` are dropped: no model server that is asked from here puts meaning in them.
 """
 
@@ -13,6 +14,7 @@ END = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 """Characters that JSON may hold as they are, and at which clients that read text line by line end one."""
 
@@ -35,6 +37,8 @@ class Events:
         self._size_bytes = 0
         self._held = b""
         """A CR at the end of what has come: half of a line's end, maybe."""
+        self._start: bytes | None = b""
+        """What has come as long as it may be a byte order mark; None from then on."""
         self._max_event_bytes = max_event_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -43,6 +47,13 @@ class Events:
         Raises:
             ValueError: an event has grown past `max_event_bytes` and still has no end.
         """
+        if self._start is not None:
+            data = self._start + data
+            if len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data):
+                self._start = data
+                return []
+            self._start = None
+            data = data.removeprefix(_BYTE_ORDER_MARK)
         if self._held:
             data, self._held = self._held + data, b""
         if b"\r" in data:

@@ -93,10 +93,10 @@ class Exchange:
         rest = response | _NO_PROMPT if are_integers(response.get("prompt_token_ids")) else response
         if strict_json.too_deep(rest):
             response, fault = quoted(raw, f"not JSON: {strict_json.TOO_DEEP}")
+        if (fault and not raw) or 300 <= reply.status < 400:
+            response, fault = quoted(raw, f"{model.endpoint} gave status {reply.status} {_instead_of_an_answer(raw)}")
         if reply.status >= 400:
             return Outcome(reply.status, response, model, fault)
-        if not fault and reply.status >= 300:
-            fault = f"an answer with status {reply.status}"
         if not fault:
             try:
                 self._protocol.check(rest, body)
@@ -186,6 +186,10 @@ class Exchange:
 
 def _malformed(model: Model, response: JSON, fault: str) -> Outcome:
     return Outcome(_MALFORMED_STATUS, response, model, fault, final=True)
+
+
+def _instead_of_an_answer(raw: bytes) -> str:
+    return "with a body that is no answer" if raw else "without a body"
 
 
 def _is_stream(reply: Connection) -> bool:
