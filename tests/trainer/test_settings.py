@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -314,3 +315,45 @@ def test_another_branch_is_for_what_is_trained_not_for_where(composed, tmp_path)
     before = digest(other[-1])
     template.write_text("b")
     assert digest(other[-1]) != before
+
+
+MODEL_PATH = "actor_rollout_ref.model.path"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], "no config.json and no tokenizer files"),
+        (["model.safetensors", "tokenizer.json"], "no config.json"),
+        (["config.json", "model.safetensors"], "no tokenizer files"),
+    ],
+)
+def test_a_folder_that_holds_no_model_is_refused(composed, tmp_path, files, said):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SettingsInvalid, match=said) as refused:
+        check(with_values(composed, {MODEL_PATH: str(tmp_path)}), settings())
+    assert MODEL_PATH in str(refused.value)
+    assert len(refused.value.problems) == 1
+
+
+def test_a_file_is_no_model(composed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model").write_text("{}")
+    for path in ("model", str(tmp_path / "model")):
+        with pytest.raises(SettingsInvalid, match="that is a file"):
+            check(with_values(composed, {MODEL_PATH: path}), settings())
+
+
+@pytest.mark.parametrize(
+    "tokenizer", ["tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "qwen.tiktoken"]
+)
+def test_a_folder_that_holds_a_model_passes(composed, tmp_path, tokenizer):
+    for name in ("config.json", tokenizer):
+        (tmp_path / name).write_text("{}")
+    check(with_values(composed, {MODEL_PATH: str(tmp_path)}), settings())
+
+
+def test_a_folder_need_not_hold_what_verl_is_told_to_find_elsewhere(composed, tmp_path):
+    elsewhere = {f"actor_rollout_ref.model.{name}": "org/model" for name in ("hf_config_path", "tokenizer_path")}
+    check(with_values(composed, {MODEL_PATH: str(tmp_path), **elsewhere}), settings())

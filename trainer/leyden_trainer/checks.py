@@ -24,6 +24,9 @@ _UNFED_ESTIMATORS = {
 }
 """Estimators for which verl's v1 trainer does not provide what they compute from."""
 
+_TOKENIZER_FILES = ("tokenizer*", "*.tiktoken", "tekken.json", "vocab.*", "spiece.model", "sentencepiece*.model")
+"""One of these is in every folder that a tokenizer can be loaded from."""
+
 _SECTIONS_OF_A_BRANCH = ("algorithm", "data", "critic", "reward", "distillation", "actor_rollout_ref")
 _NOT_OF_A_BRANCH = frozenset(
     {
@@ -133,11 +136,29 @@ def _model(config: DictConfig) -> list[str]:
     path = _at(config, name)
     if not path:
         return [f"{name} is {path!r}: it names the model to train, a folder or a hub's name for it"]
+    if "://" in str(path):
+        return []
+    folder = Path(str(path)).expanduser()
+    if folder.is_dir():
+        return _folder_of_a_model(config, name, folder)
+    if folder.exists():
+        return [f"{name} is {path!r}: that is a file; it must be a model's folder or a hub's name for one"]
     # A hub's name for a model has one slash at most, and begins with neither of these.
-    is_folder = path.startswith(("/", ".", "~")) or path.count("/") > 1
-    if is_folder and "://" not in path and not Path(path).expanduser().is_dir():
+    if str(path).startswith(("/", ".", "~")) or str(path).count("/") > 1:
         return [f"{name} is {path!r}: there is no such folder"]
     return []
+
+
+def _folder_of_a_model(config: DictConfig, name: str, folder: Path) -> list[str]:
+    """What verl would miss in a folder; it may be told to look for either elsewhere."""
+    missing = []
+    if not _at(config, "actor_rollout_ref.model.hf_config_path") and not (folder / "config.json").is_file():
+        missing.append("config.json")
+    if not _at(config, "actor_rollout_ref.model.tokenizer_path") and not any(
+        next(folder.glob(pattern), None) for pattern in _TOKENIZER_FILES
+    ):
+        missing.append("tokenizer files")
+    return [f"{name} is {str(folder)!r}: the folder has no {' and no '.join(missing)}"] if missing else []
 
 
 def _external_libs(config: DictConfig) -> list[str]:
