@@ -20,7 +20,8 @@ from pydantic_settings import CliApp
 from leyden.auth import Authority
 from leyden.concealing import KeyInSight, password_of, refuse_keys_on
 from leyden.log import Log
-from leyden.log.errors import LogFull, LogUnavailable
+from leyden.log.address import check_address
+from leyden.log.errors import LogAddressInvalid, LogFull, LogUnavailable
 from leyden.wrong_settings import wrong_settings
 from leyden_controller import logs
 from leyden_controller.controller import Controller
@@ -38,7 +39,8 @@ def main() -> int:
     try:
         refuse_keys_on(sys.argv[1:])
         settings = CliApp.run(ControllerSettings)
-    except KeyInSight as error:
+        check_address(settings.redis_url)
+    except (KeyInSight, LogAddressInvalid) as error:
         sys.stderr.write(f"leyden controller: {error}\n")
         return 2
     except ValidationError as error:

@@ -11,6 +11,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import CliApp, SettingsConfigDict
 
 from leyden.concealing import KeyInSight, refuse_keys_on
+from leyden.log.address import check_address
+from leyden.log.errors import LogAddressInvalid
 from leyden.wrong_settings import wrong_settings
 from leyden_gateway import logs
 from leyden_gateway.settings import GatewaySettings, UnsafeSettings
@@ -33,9 +35,10 @@ def main(arguments: list[str] | None = None) -> None:
         refuse_keys_on(arguments)
         settings = CliApp.run(CommandLine, cli_args=arguments)
         settings.check()
+        check_address(settings.redis_url)
     except ValidationError as error:
         sys.exit("\n".join(f"leyden gateway: {each}" for each in wrong_settings(CommandLine, error)))
-    except (UnsafeSettings, KeyInSight) as error:
+    except (UnsafeSettings, KeyInSight, LogAddressInvalid) as error:
         sys.exit(f"leyden gateway: {error}")
     _export(settings)
     if settings.workers > 1:

@@ -212,6 +212,38 @@ async def test_the_doctor_names_what_must_change(redis: Redis, run: RunLog, leyd
     assert "http://127.0.0.1:1/v1, does not answer" in checked.stdout
 
 
+@pytest.mark.parametrize(("share_used", "said"), [(2.0, "Redis is full"), (0.95, "new rollouts are refused above 90%")])
+async def test_the_doctor_names_memory_that_is_short(
+    redis: Redis, run: RunLog, leyden: Leyden, share_used: float, said: str
+) -> None:
+    # Beside it, what the doctor's own commands take is little.
+    await redis.setrange("ballast", 40_000_000, b"x")
+    used = int((await redis.info("memory"))["used_memory"])
+    await redis.config_set("maxmemory", str(int(used / share_used)))
+    try:
+        checked = await asyncio.to_thread(leyden, "doctor")
+    finally:
+        await redis.config_set("maxmemory", "0")
+
+    assert checked.returncode == 1, checked.stderr
+    assert said in " ".join(checked.stdout.split())
+    assert "no problems" not in checked.stdout
+
+
+async def test_what_answers_but_is_no_redis_is_named(leyden: Leyden) -> None:
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(web, "127.0.0.1", 0) as server:
+        at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for command in ("runs", "doctor"):
+            said = await asyncio.to_thread(leyden, command, LEYDEN_REDIS_URL=f"redis://{at}/0")
+            assert said.returncode == 1
+            assert f"what answers at {at} is no Redis" in said.stderr
+
+
 async def test_a_rollout_that_has_ended_can_not_be_cancelled(log: Log, run: RunLog, leyden: Leyden) -> None:
     await run.rollouts.create(NewRollout(input=1, rollout_id="one"))
     await run.rollouts.end("one", State.SUCCEEDED)
@@ -222,7 +254,7 @@ async def test_a_rollout_that_has_ended_can_not_be_cancelled(log: Log, run: RunL
     assert "already ended as succeeded" in done.stderr
 
 
-@pytest.mark.parametrize("url", ["garbage", "redis://127.0.0.1:x/0"])
+@pytest.mark.parametrize("url", ["garbage", "redis://127.0.0.1:x/0", "redis://127.0.0.1:1/0?foo=1"])
 async def test_a_redis_url_that_is_none_is_said_to_be_none(leyden: Leyden, url: str) -> None:
     for command in ("runs", "doctor"):
         said = await asyncio.to_thread(leyden, command, LEYDEN_REDIS_URL=url)
@@ -243,5 +275,5 @@ async def test_a_deployment_is_not_brought_up_where_it_can_not_be(leyden: Leyden
     assert (used.returncode, no_folder.returncode) == (1, 1)
     assert f"can't listen on 127.0.0.1:{port}" in used.stderr
     assert not (tmp_path / "new").exists()
-    assert "file" in no_folder.stderr
+    assert "--data-dir is file, but file is a file" in no_folder.stderr
     assert "Traceback" not in used.stderr + no_folder.stderr

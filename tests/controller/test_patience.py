@@ -47,3 +47,13 @@ async def test_any_other_error_is_not_waited_out():
     with pytest.raises(RolloutMissing):
         await Patience(10).through("end r", away)
     assert away.times == 0
+
+
+async def test_a_redis_url_that_is_none_is_refused_at_the_start_in_one_line(start_controller):
+    controller = await start_controller(redis_url="redis://:hush@127.0.0.1:1/0?foo=1")
+
+    assert await controller.exited() == 2
+    (line,) = controller.output.read_text().splitlines()
+    assert line.startswith("leyden controller: ")
+    assert "'foo' is not an option of it" in line
+    assert "hush" not in line

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import httpx
 import pytest
 from redis.asyncio import Redis
 
+import leyden.log
 from leyden.log import Log, RunSettings
 from leyden.redis_server import RedisServer
+from leyden_gateway.api import health
 from tests.gateway import stub
 from tests.gateway.conftest import ADMIN, chat, create, proxy, serving
 from tests.gateway.stub import MODEL
@@ -74,6 +79,49 @@ async def test_while_redis_is_away_everything_but_health_is_503_and_then_it_reco
     await until(api, "/readyz", 200)
     assert (await api.post(CALL, json=chat())).status_code == 200
     assert len(await record()) == 1
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> float:
+    """After how many seconds of silence the log gives Redis up; readiness does so after a third of it, as always."""
+    monkeypatch.setattr(leyden.log, "_ANSWER_TIMEOUT_SECONDS", 1.5)
+    monkeypatch.setattr(health, "_READY_SECONDS", 0.5)
+    return 1.5
+
+
+async def test_a_redis_that_hangs_costs_a_call_one_timeout_and_readiness_less(
+    impatient, api, served, own_redis, record
+):
+    await create(api)
+    assert (await api.post(CALL, json=chat())).status_code == 200
+
+    async def asked(method: str, path: str, body: object = None) -> tuple[float, httpx.Response]:
+        started = time.monotonic()
+        answer = await api.request(method, path, json=body, timeout=60)
+        return time.monotonic() - started, answer
+
+    os.kill(own_redis.pid, signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            (to_ready, ready), *others = await asyncio.gather(
+                asked("GET", "/readyz"),
+                asked("POST", CALL, chat()),
+                asked("POST", "/api/rollouts", [{"input": 1}]),
+                asked("GET", "/api/rollouts/r1"),
+                asked("POST", "/api/rollouts/r1/attempt/0/events", {"event_type": "reward", "data": {"value": 1}}),
+            )
+            assert ready.status_code == 503
+            assert to_ready < impatient
+            for took, answer in others:
+                assert answer.status_code == 503, answer.text
+                assert answer.headers["retry-after"] == "5"
+                assert took < 2 * impatient
+    finally:
+        os.kill(own_redis.pid, signal.SIGCONT)
+
+    await until(api, "/readyz", 200)
+    assert (await api.post(CALL, json=chat())).status_code == 200
+    assert len(await record()) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -45,6 +45,8 @@ def test_the_key_is_not_shown():
         (["--upstream-timeout-seconds", "-1"], "LEYDEN_UPSTREAM_TIMEOUT_SECONDS is '-1'"),
         (["--max-body-bytes", "many"], "many"),
         (["--wrokers", "2"], "wrokers"),
+        (["--redis-url", "redis://127.0.0.1:1/0?foo=1"], "'foo' is not an option of it"),
+        (["--redis-url", "garbage"], "LEYDEN_REDIS_URL"),
     ],
 )
 def test_bad_settings_stop_the_start_by_name(arguments, named, capsys):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from leyden.log.errors import LogFull
+from leyden.log.errors import LogFull, LogUnavailable
 from leyden_gateway import metrics
 from leyden_gateway.access import admin_only
 from leyden_gateway.api.scope import TheGateway
 
 router = APIRouter(tags=["health"])
+
+_READY_SECONDS = 3.0
+"""How long Redis may take to answer; who asks whether we are ready gives up soon after."""
 
 
 @router.get("/healthz")
@@ -26,7 +31,10 @@ async def readyz(gateway: TheGateway) -> dict[str, str]:
     A full Redis is no reason to send nobody here: what ends and frees rollouts must get through.
     """
     try:
-        await gateway.log.ping()
+        async with asyncio.timeout(_READY_SECONDS):
+            await gateway.log.ping()
+    except TimeoutError:
+        raise LogUnavailable(f"Redis is not available: no answer within {_READY_SECONDS:g} s") from None
     except LogFull as full:
         return {"status": "full", "detail": str(full)}
     return {"status": "ready"}

@@ -21,6 +21,7 @@ def doctor(data_dir: DataDir = deployment.DEFAULT_FOLDER) -> None:
     async def look(log: Log) -> None:
         report = await log.inspect()
         out.print(f"log: {report.name} {report.version}, appendfsync {report.appendfsync}", highlight=False)
+        out.print(f"memory: {report.memory}", highlight=False)
         problems.extend(report.problems)
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS) as client:
             problems.extend(await _of_gateway(client, data_dir))

@@ -161,7 +161,7 @@ def _run(
     stopping: Stopping,
 ) -> None:
     _must_be_free(host, port)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    _make_folder(data_dir)
     key = deployment.key(data_dir)
     given = os.environ.get("LEYDEN_REDIS_URL")
     if given:
@@ -193,6 +193,16 @@ def _run(
     finally:
         if redis is not None:
             redis.stop()
+
+
+def _make_folder(data_dir: Path) -> None:
+    """Raises ServiceFailed if something else stands in its way."""
+    for path in (data_dir, *data_dir.parents):
+        if path.exists():
+            if not path.is_dir():
+                raise ServiceFailed(f"--data-dir is {data_dir}, but {path} is a file; name a folder")
+            break
+    data_dir.mkdir(parents=True, exist_ok=True)
 
 
 def _must_be_free(host: str, port: int) -> None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.exceptions import ConnectionError
 
+from leyden.log.address import check_address, greet
 from leyden.log.calls import Calls, Closed, Opened
 from leyden.log.completions import Completion, Completions
 from leyden.log.control import Control, ControlEntry, Signal
 from leyden.log.encoding import PayloadInvalid, PayloadRefused, decode, encode
-from leyden.log.errors import LogAddressInvalid
 from leyden.log.events import Entry, Events
 from leyden.log.index import Index, Location
 from leyden.log.keys import RunKeys
@@ -37,6 +37,7 @@ from leyden.log.steps import StepEntry, Steps
 _CONNECTIONS = 64
 _MOST_WAITERS = 10_000
 _ANSWER_TIMEOUT_SECONDS = 10.0
+"""After how long of silence what was asked has failed."""
 _CONNECT_TIMEOUT_SECONDS = 3.0
 
 
@@ -101,11 +102,9 @@ class Log:
         Raises:
             LogAddressInvalid: the URL is none.
         """
-        try:
-            parse_url(url)
-        except ValueError as error:
-            raise LogAddressInvalid(str(error).splitlines()[0]) from error
-        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2)
+        check_address(url)
+        # Only what broke is tried again: of a server that is silent, one timeout is enough.
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2, supported_errors=(ConnectionError,))
         # Commands that answer at once take turns on a few connections; one that waits on a stream has its own.
         answering = BlockingConnectionPool.from_url(
             url,
@@ -114,6 +113,7 @@ class Log:
             socket_timeout=_ANSWER_TIMEOUT_SECONDS,
             socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
             retry=retry,
+            redis_connect_func=greet,
         )
         return cls(
             Redis.from_pool(answering),
@@ -123,6 +123,7 @@ class Log:
                 socket_timeout=None,
                 socket_connect_timeout=_CONNECT_TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
+                redis_connect_func=greet,
             ),
             rollouts_memory_share=rollouts_memory_share,
         )
@@ -164,7 +165,7 @@ class Log:
         Raises:
             LogUnavailable, ServerUnsupported
         """
-        return await inspect_server(self._redis)
+        return await inspect_server(self._redis, self.memory)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -30,6 +30,15 @@ class MemoryUse:
     used_bytes: int
     limit_bytes: int
 
+    @property
+    def full(self) -> bool:
+        """Whether the server takes no more."""
+        return 0 < self.limit_bytes <= self.used_bytes
+
+    def __str__(self) -> str:
+        limit = f" of maxmemory {self.limit_bytes / 2**20:.1f} MiB" if self.limit_bytes else ", no maxmemory"
+        return f"{self.used_bytes / 2**20:.1f} MiB{limit}"
+
 
 class Memory:
     """The memory of one server."""

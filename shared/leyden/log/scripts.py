@@ -6,6 +6,7 @@ Invariants:
 - results reach their own callers, an error of one script or of its arguments never another's;
 - whoever waits for a result gets one or an error, whatever happens to the connection;
 - a script may be sent again after a lost connection: each is idempotent by the ids in its arguments;
+- one that a server leaves unanswered is not, so that a server that hangs costs a caller one timeout;
 - a server that does not know a script (restart, failover, SCRIPT FLUSH) is taught it, and the script runs then.
 """
 
@@ -23,6 +24,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     ConnectionError,
@@ -99,11 +101,21 @@ def raise_as_log_error(error: RedisError, script: str = "") -> NoReturn:
         raise ServerUnsupported("this Redis is too old: the log needs Redis 7.0 or Valkey 7.2, or later") from error
     if message.startswith("DB index"):
         raise ServerUnsupported(f"the server does not have the database of the URL: {message}") from error
+    if isinstance(error, AuthenticationError) or message.startswith(("NOAUTH", "WRONGPASS")):
+        raise LogUnavailable(_who(message)) from error
     if isinstance(error, _UNAVAILABLE) or message.startswith(_UNAVAILABLE_CODES):
         raise LogUnavailable(f"Redis is not available: {message}") from error
     if script and isinstance(error, ResponseError):
         raise ResponseError(f"{script}.lua: {message}") from error
     raise error
+
+
+def _who(message: str) -> str:
+    """What to do about a server that does not let us in."""
+    as_this = "set LEYDEN_REDIS_URL to redis://:PASSWORD@HOST:PORT/0, or redis://USER:PASSWORD@HOST:PORT/0"
+    if "invalid" in message.lower():
+        return f"Redis refuses the user or password of its URL: {message.rstrip('.')}; {as_this}"
+    return f"Redis wants a password: {message.rstrip('.')}; {as_this}"
 
 
 class Scripts:
@@ -127,7 +139,7 @@ class Scripts:
         try:
             try:
                 return await self._pipe.ask(*command)
-            except (NoScriptError, ConnectionError, TimeoutError):
+            except (NoScriptError, ConnectionError):
                 return await self._retry.call_with_retry(lambda: self._run_taught(what, command), _take_note)
         except NoScriptError as error:
             raise LogUnavailable(f"Redis forgets {name}.lua as soon as it is taught it: {error}") from error

@@ -1,4 +1,4 @@
-"""Which server the log is kept on, and whether its settings keep what the log promises."""
+"""Which server the log is kept on, and whether its settings and memory keep what the log promises."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from leyden.log.errors import ServerUnsupported
+from leyden.log.memory import Memory, MemoryUse
 from leyden.log.scripts import raise_as_log_error
 
 _OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
@@ -16,15 +17,16 @@ _OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """A server and what is wrong with its settings, one sentence each."""
+    """A server and what is wrong with its settings or its memory, one sentence each."""
 
     name: str
     version: str
     appendfsync: str
+    memory: MemoryUse
     problems: tuple[str, ...]
 
 
-async def inspect_server(redis: Redis) -> ServerReport:
+async def inspect_server(redis: Redis, memory: Memory) -> ServerReport:
     """Look at a server; settings that it does not let us see are passed over.
 
     Raises:
@@ -33,7 +35,7 @@ async def inspect_server(redis: Redis) -> ServerReport:
     """
     try:
         about: dict[str, Any] = await redis.info("server")
-        memory: dict[str, Any] = await redis.info("memory")
+        limits: dict[str, Any] = await redis.info("memory")
         persistence: dict[str, Any] = await redis.info("persistence")
         replication: dict[str, Any] = await redis.info("replication")
     except RedisError as error:
@@ -47,7 +49,12 @@ async def inspect_server(redis: Redis) -> ServerReport:
             f"this is {name.capitalize()} {version}; the log needs {name.capitalize()} {oldest} or later"
         )
     problems = []
-    policy = memory.get("maxmemory_policy", "noeviction")
+    use = await memory.use()
+    if use.full:
+        problems.append(f"Redis is full, {use}: nothing new is recorded; delete or acknowledge rollouts, or raise it")
+    elif not await memory.has_room(0):
+        problems.append(str(memory.short()))
+    policy = limits.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         problems.append(f"maxmemory-policy is {policy}: what is on record may be evicted; set it to noeviction")
     if not persistence.get("aof_enabled"):
@@ -59,7 +66,7 @@ async def inspect_server(redis: Redis) -> ServerReport:
     fsync = await _setting(redis, "appendfsync")
     if fsync == "no":
         problems.append("appendfsync is no: a machine that goes down loses seconds of the log; set everysec or always")
-    return ServerReport(name, version, fsync, tuple(problems))
+    return ServerReport(name, version, fsync, use, tuple(problems))
 
 
 async def _setting(redis: Redis, name: str) -> str:
