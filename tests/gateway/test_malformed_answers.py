@@ -124,6 +124,7 @@ BAD_ANSWERS: dict[str, tuple[Script, str]] = {
     "nothing": (stub.raw(b""), "status 200 without a body"),
     "no content": (stub.raw(b"", code=204), "status 204 without a body"),
     "not modified": (stub.raw(b"", code=304), "status 304 without a body"),
+    "no status of HTTP": (stub.raw(b"{}", code=999), "gave status 999"),
     "a redirect in HTML": (stub.raw(b"<html>", code=308, content_type="text/html"), "status 308"),
     "a list": (stub.raw(b"[1, 2]"), "a JSON list"),
     "wrong content type": (stub.raw(b'{"choices": []}', content_type="text/html"), "content type text/html"),

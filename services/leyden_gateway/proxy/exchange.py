@@ -93,9 +93,10 @@ class Exchange:
         rest = response | _NO_PROMPT if are_integers(response.get("prompt_token_ids")) else response
         if strict_json.too_deep(rest):
             response, fault = quoted(raw, f"not JSON: {strict_json.TOO_DEEP}")
-        if (fault and not raw) or 300 <= reply.status < 400:
-            response, fault = quoted(raw, f"{model.endpoint} gave status {reply.status} {_instead_of_an_answer(raw)}")
-        if reply.status >= 400:
+        refused = 400 <= reply.status < 600
+        if (fault and not raw) or not (refused or reply.status < 300):
+            response, fault = quoted(raw, f"{model.shown_endpoint} gave status {reply.status} {_instead_of_an_answer(raw)}")
+        if refused:
             return Outcome(reply.status, response, model, fault)
         if not fault:
             try:
