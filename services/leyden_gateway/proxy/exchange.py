@@ -95,7 +95,9 @@ class Exchange:
             response, fault = quoted(raw, f"not JSON: {strict_json.TOO_DEEP}")
         refused = 400 <= reply.status < 600
         if (fault and not raw) or not (refused or reply.status < 300):
-            response, fault = quoted(raw, f"{model.shown_endpoint} gave status {reply.status} {_instead_of_an_answer(raw)}")
+            response, fault = quoted(
+                raw, f"{model.shown_endpoint} gave status {reply.status} {_instead_of_an_answer(raw)}"
+            )
         if refused:
             return Outcome(reply.status, response, model, fault)
         if not fault:
