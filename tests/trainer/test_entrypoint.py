@@ -111,7 +111,14 @@ def rows():
 def test_an_interrupted_trainer_says_in_a_line_how_to_go_on(tmp_path: Path, number: signal.Signals, code: int):
     (tmp_path / "slow.py").write_text(_SLOW_ROWS)
     command = [sys.executable, "-m", "leyden_trainer", *ENOUGH, "data.train_rows=slow:rows"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as trainer:
+
+    def heed_signals() -> None:
+        # What is started in the background of a shell ignores Ctrl-C, and so does all that it starts.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    ) as trainer:
         try:
             assert trainer.stdout is not None
             assert trainer.stdout.readline() == "reading\n"
