@@ -13,7 +13,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make test        set up what is missing and run every test (about 10 minutes to set up)"
-	@echo "make test-fast   the tests that need neither verl nor vLLM (about 2 minutes)"
+	@echo "make test-fast   the tests that need neither verl nor vLLM (about 10 minutes)"
 	@echo "make fuzz        10,000 requests made from the API's description (about 5 minutes)"
 	@echo "make demo        train SmolLM2-135M on a real agent; MODEL=tiny for a random model in a few minutes"
 	@echo "make lint        ruff and pyright"
