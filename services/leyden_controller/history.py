@@ -11,9 +11,8 @@ from typing import Any
 
 from leyden.event_types import ATTEMPT_ENDED
 from leyden.log import RunLog
+from leyden.triplet import MODEL_REQUEST
 from leyden_controller.runner import Cause, Ending
-
-_CALL = "model_request"
 
 _OUR_STATUSES = frozenset({408, 409, 429})
 """Statuses below 500 with which a call failed on our side; the gateway has tried it again in vain."""
@@ -60,7 +59,7 @@ async def failed_call(run: RunLog, rollout_id: str, attempt: str, *, succeeded: 
     async for entry in run.events.backwards(rollout_id):
         if entry.kind == "started":
             return None
-        if entry.attempt == attempt and entry.event_type == _CALL and entry.data is not None:
+        if entry.attempt == attempt and entry.event_type == MODEL_REQUEST and entry.data is not None:
             return _failure(entry.data.get("http_status"))
     return None
 

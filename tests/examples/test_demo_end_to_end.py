@@ -20,8 +20,6 @@ TRACKER = Path("demo-tiny-1/checkpoints/latest_checkpointed_iteration.txt")
 OUTCOME = Path("demo-tiny-1/outcome.json")
 MARK = "LEYDEN_TEST_DEMO"
 STEPS = 14
-VLLM = "vllm.entrypoints"
-"""Its server gets SIGTERM as everything does when the demo dies, and now and then hangs in its own shutdown."""
 
 pytestmark = [
     pytest.mark.vllm,
@@ -52,23 +50,13 @@ def demo(folder: Path, mark: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait(120)
 
 
-def kill(mark: str, command: str) -> None:
-    """Kill what a demo started with such a command line, if it is still there."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.AccessDenied, psutil.NoSuchProcess):
-            if process.environ().get(MARK) == mark and command in " ".join(process.cmdline()):
-                process.kill()
-
-
-def marked(mark: str, but_for: str | None = None) -> list[str]:
-    """The command lines of the processes that a demo started and that are still there, but for some."""
+def marked(mark: str) -> list[str]:
+    """The command lines of the processes that a demo started and that are still there."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                command = " ".join(process.cmdline())
-                if but_for is None or but_for not in command:
-                    found.append(command)
+                found.append(" ".join(process.cmdline()))
         except (psutil.AccessDenied, psutil.NoSuchProcess):
             continue
     return found
