@@ -9,7 +9,6 @@ Invariants:
 """
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
@@ -22,11 +21,13 @@ from typing import Self
 
 import httpx
 
-from leyden.processes import own_group_until_parent_dies
+from leyden.processes import end, own_group_until_parent_dies
 
 DEFAULT_PYTHON = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 START_SECONDS = 300.0
+_KEPT = Path(__file__).with_name("kept.py")
 _STOP_SECONDS = 30.0
+_KILL_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
 _LAST_LINES = 25
 
@@ -104,7 +105,7 @@ class VllmServer:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                self.command(),
+                [sys.executable, str(_KEPT), str(_STOP_SECONDS), *self.command()],
                 env=os.environ | _ENVIRONMENT | {"OMP_NUM_THREADS": str(self.threads)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -113,7 +114,7 @@ class VllmServer:
             )
 
     def command(self) -> list[str]:
-        """The command line."""
+        """vLLM's command line."""
         given = (
             ("--model", str(self.model)),
             ("--served-model-name", self.name),
@@ -155,12 +156,7 @@ class VllmServer:
         """End the process and those that it started."""
         if self._process is None:
             return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end(self._process, _STOP_SECONDS + _KILL_SECONDS)
         self._process = None
 
     def _last_words(self, what: str) -> str:
