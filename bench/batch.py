@@ -9,21 +9,19 @@ call to the model, so that it can be set against what making that call costs.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import answers
 from bench.answers import Sizes
 from bench.machine import Machine
+from bench.report import report
 from leyden.log import decode, encode
 from leyden.redis_server import find_server
 from leyden.schemas import Event
@@ -125,17 +123,12 @@ def main() -> None:
     given = options.parse_args()
     machine = Machine.here(find_server())
     found = [each for tokens in given.prompt_tokens for each in costs(Sizes(tokens), given.turns, given.attempts)]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": asdict(machine), "costs": [asdict(each) for each in found]}, indent=1))
     table = Table(title=f"attempts of {given.turns} turns")
     for column in ("first prompt", "step", "µs/call"):
         table.add_column(column, justify="left" if column == "step" else "right")
     for each in found:
         table.add_row(str(each.prompt_tokens), each.step, f"{each.us_per_call:.0f}")
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(table)
-    console.print(f"written to {given.out}")
+    report(given.out, machine, {"costs": [asdict(each) for each in found]}, table)
 
 
 if __name__ == "__main__":

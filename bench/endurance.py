@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -26,6 +24,7 @@ from bench.answers import Sizes
 from bench.load import put_load
 from bench.machine import Machine
 from bench.processes import memory_mb
+from bench.report import report
 from bench.systems import Leyden, Setting, stub_server
 from leyden.redis_server import find_server
 
@@ -90,13 +89,7 @@ def main() -> None:
             stream=given.stream,
         )
     )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": asdict(machine), "readings": [asdict(each) for each in readings]}
-    given.out.write_text(json.dumps(found, indent=1))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(_table(readings))
-    console.print(f"written to {given.out}")
+    report(given.out, machine, {"readings": [asdict(each) for each in readings]}, _table(readings))
 
 
 def _table(readings: Sequence[Reading]) -> Table:

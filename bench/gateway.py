@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -39,6 +38,7 @@ from bench.answers import Sizes
 from bench.load import Load, put_load
 from bench.machine import Machine
 from bench.processes import cpu_seconds, memory_mb
+from bench.report import report
 from bench.systems import SYSTEMS, Missing, Sampled, Setting, System, sampled_in, stub_server
 from leyden.redis_server import find_server
 
@@ -273,16 +273,15 @@ def main() -> None:
             baseline=given.baseline or ("rllm-model-gateway" if given.stream else "agl-server"),
         )
     )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(results.as_json(), indent=1))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(results.machine))
-    console.print(table(results))
-    for name, recorded in results.recorded.items():
-        console.print(f"{name}: {results.answered[name]:,} calls answered, {recorded:,} on record")
-    for name, resident in results.memory_mb.items():
-        console.print(f"{name}: " + ", ".join(f"{role} {mb:.0f} MB" for role, mb in resident.items()))
-    console.print(f"written to {given.out}")
+    recorded = [
+        f"{name}: {results.answered[name]:,} calls answered, {recorded:,} on record"
+        for name, recorded in results.recorded.items()
+    ]
+    resident = [
+        f"{name}: " + ", ".join(f"{role} {mb:.0f} MB" for role, mb in roles.items())
+        for name, roles in results.memory_mb.items()
+    ]
+    report(given.out, results.machine, results.as_json(), table(results), *recorded, *resident)
 
 
 if __name__ == "__main__":

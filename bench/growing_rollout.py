@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -32,6 +31,7 @@ from bench import answers
 from bench.answers import MODEL, Sizes
 from bench.gateway import RecordDiffers, recorded_since
 from bench.machine import Machine
+from bench.report import report
 from bench.stub_server import Repertoire, StubProtocol
 from bench.systems import SYSTEMS, Missing, Setting, System, sampled_in
 from leyden.processes import free_port
@@ -151,12 +151,8 @@ def main() -> None:
     machine = Machine.here(find_server())
     turns = conversation(given.turns, given.tokens, given.answer_tokens)
     found = asyncio.run(compare(given.systems, turns, given.rollouts))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": asdict(machine), "held": [asdict(each) for each in found]}, indent=1))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(_table(found, given.turns, given.tokens))
-    console.print(f"written to {given.out}")
+    shown = _table(found, given.turns, given.tokens)
+    report(given.out, machine, {"held": [asdict(each) for each in found]}, shown)
 
 
 def _table(found: Sequence[Held], turns: int, tokens: int) -> Table:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +25,7 @@ from bench.answers import Sizes
 from bench.load import put_load
 from bench.machine import Machine
 from bench.processes import cpu_seconds, memory_mb
+from bench.report import report
 from bench.systems import Leyden, Setting, System, stub_server
 from leyden.redis_server import find_server
 
@@ -93,12 +92,7 @@ def main() -> None:
             given.rollouts, rounds=given.rounds, seconds=given.seconds, concurrency=given.concurrency, sizes=Sizes()
         )
     )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": asdict(machine), "costs": [asdict(each) for each in found]}, indent=1))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(_table(found))
-    console.print(f"written to {given.out}")
+    report(given.out, machine, {"costs": [asdict(each) for each in found]}, _table(found))
 
 
 def _table(found: Sequence[Cost]) -> Table:

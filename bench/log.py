@@ -13,7 +13,6 @@ import asyncio
 import json
 import resource
 import statistics
-import sys
 import tempfile
 import time
 import zlib
@@ -25,12 +24,12 @@ from typing import Any
 import orjson
 import uvloop
 from redis.asyncio import Redis
-from rich.console import Console
 from rich.table import Table
 
 from bench import answers
 from bench.answers import Sizes
 from bench.machine import Machine
+from bench.report import report
 from leyden.log import Log, RunSettings, decode, encode
 from leyden.log.encoding import encode_call
 from leyden.redis_server import RedisServer, find_server
@@ -197,18 +196,11 @@ def main() -> None:
     machine = Machine.here(find_server())
     encoded = [each for tokens in given.prompt_tokens for each in encodings(Sizes(tokens))]
     appended = uvloop.run(appendings(Sizes(given.prompt_tokens[0]), given.concurrency, given.events))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     found = {
-        "machine": asdict(machine),
         "encodings": [asdict(each) for each in encoded],
         "appendings": [asdict(each) for each in appended],
     }
-    given.out.write_text(json.dumps(found, indent=1))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(_encoding_table(encoded))
-    console.print(_appending_table(appended))
-    console.print(f"written to {given.out}")
+    report(given.out, machine, found, _encoding_table(encoded), _appending_table(appended))
 
 
 def _encoding_table(encoded: Sequence[Encoding]) -> Table:

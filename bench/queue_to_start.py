@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import statistics
@@ -29,6 +28,7 @@ from rich.table import Table
 
 from bench.machine import Machine
 from bench.processes import memory_mb, running
+from bench.report import report
 from leyden.log import Log, RunLog, RunSettings
 from leyden.redis_server import RedisServer, find_server
 from leyden.schemas import DEFAULT_RUN, LocalConfig, NewRollout, RolloutConfig, State
@@ -168,20 +168,20 @@ def main() -> None:
     given = options.parse_args()
     machine = Machine.here(find_server())
     waits, memory = asyncio.run(measure(given.rollouts, given.slots, given.bursts))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": asdict(machine), "waits": [asdict(each) for each in waits], "memory_mb": memory}
-    given.out.write_text(json.dumps(found, indent=1))
     table = Table(title="queued → agent's process")
     for column in ("pattern", "rollouts", "median ms", "p99 ms", "longest ms"):
         table.add_column(column, justify="left" if column == "pattern" else "right")
     for each in waits:
         shown = (f"{value:.1f}" for value in (each.median_ms, each.p99_ms, each.longest_ms))
         table.add_row(each.pattern, str(each.rollouts), *shown)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(str(machine))
-    console.print(table)
-    console.print(", ".join(f"{role} {mb:.0f} MB" for role, mb in memory.items()))
-    console.print(f"load at the end {os.getloadavg()[0]:.2f}; written to {given.out}")
+    report(
+        given.out,
+        machine,
+        {"waits": [asdict(each) for each in waits], "memory_mb": memory},
+        table,
+        ", ".join(f"{role} {mb:.0f} MB" for role, mb in memory.items()),
+        f"load at the end {os.getloadavg()[0]:.2f}",
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import uvicorn
 
 from leyden.log import Log, RunLog, RunSettings
 from leyden.processes import free_port
+from leyden.redis_server import RedisServer
 from leyden.schemas import Model
 from leyden_gateway.app import create_app
 from leyden_gateway.settings import GatewaySettings
@@ -45,6 +47,13 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own, to be killed: it writes before it answers, also while its disk is busy."""
+    with RedisServer(tmp_path / "redis", appendfsync="always") as server:
+        yield server
 
 
 @pytest.fixture

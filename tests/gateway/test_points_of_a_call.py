@@ -7,7 +7,7 @@ that were lost. Gateways are held at a point from outside, by the model server o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -120,13 +120,6 @@ async def held(point: Point, way: WayToRedis, model: StubModel, asker: Asker) ->
     await asyncio.wait_for(reached.wait(), 30)
     yield let_go
     let_go()
-
-
-@pytest.fixture
-def own_redis(tmp_path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed: it writes before it answers, also while its disk is busy."""
-    with RedisServer(tmp_path / "redis", appendfsync="always") as server:
-        yield server
 
 
 @pytest.fixture

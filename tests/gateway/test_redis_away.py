@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
@@ -18,16 +18,9 @@ from leyden.redis_server import RedisServer
 from leyden_gateway.api import health
 from tests.gateway import stub
 from tests.gateway.conftest import ADMIN, chat, create, proxy, serving
-from tests.gateway.stub import MODEL
+from tests.gateway.stub import MODEL, StubModel
 
 CALL = f"{proxy('r1')}/chat/completions"
-
-
-@pytest.fixture
-def own_redis(tmp_path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed: it writes before it answers, also while its disk is busy."""
-    with RedisServer(tmp_path / "redis", appendfsync="always") as server:
-        yield server
 
 
 @pytest.fixture
@@ -56,6 +49,20 @@ async def until(api: httpx.AsyncClient, path: str, status: int) -> None:
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{path} never answered {status}")
+
+
+async def sampled_while_redis_is_dead(
+    api: httpx.AsyncClient, served: StubModel, redis: RedisServer, *, stream: bool
+) -> asyncio.Task[httpx.Response]:
+    """A call that the model server answers only when Redis was killed."""
+    gate, started = asyncio.Event(), asyncio.Event()
+    served.otherwise = stub.once(gate, started=started)
+    await create(api)
+    call = asyncio.create_task(api.post(CALL, json=chat(stream=stream)))
+    await started.wait()
+    redis.kill()
+    gate.set()
+    return call
 
 
 async def test_while_redis_is_away_everything_but_health_is_503_and_then_it_recovers(api, served, own_redis, record):
@@ -126,13 +133,7 @@ async def test_a_redis_that_hangs_costs_a_call_one_timeout_and_readiness_less(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_waits_for_a_redis_that_comes_back(api, served, own_redis, record, stream):
-    gate, started = asyncio.Event(), asyncio.Event()
-    served.otherwise = stub.once(gate, started=started)
-    await create(api)
-    call = asyncio.create_task(api.post(CALL, json=chat(stream=stream)))
-    await started.wait()
-    own_redis.kill()
-    gate.set()
+    call = await sampled_while_redis_is_dead(api, served, own_redis, stream=stream)
     await asyncio.sleep(0.5)
     assert not call.done()
 
@@ -145,15 +146,7 @@ async def test_an_answer_waits_for_a_redis_that_comes_back(api, served, own_redi
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_cant_be_recorded_is_not_given(api, served, own_redis, record, stream):
-    gate, started = asyncio.Event(), asyncio.Event()
-    served.otherwise = stub.once(gate, started=started)
-    await create(api)
-    call = asyncio.create_task(api.post(CALL, json=chat(stream=stream)))
-    await started.wait()
-    own_redis.kill()
-    gate.set()
-
-    answer = await call
+    answer = await (await sampled_while_redis_is_dead(api, served, own_redis, stream=stream))
 
     if stream:
         assert "Redis" in answer.text
