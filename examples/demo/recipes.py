@@ -43,7 +43,7 @@ RECIPES = {
             server_threads=2,
             server_cache="512M",
             slots=16,
-            minutes=15,
+            minutes=14,
         ),
         Recipe(
             model="tiny",
@@ -53,7 +53,7 @@ RECIPES = {
             server_threads=1,
             server_cache="64M",
             slots=8,
-            minutes=4,
+            minutes=6,
         ),
     )
 }
