@@ -11,6 +11,7 @@ MEASUREMENTS = {
     "long-prompts": ["bench.gateway", "--prompt-tokens", "16384", "--concurrency", "1", "16"],
     "streams": ["bench.gateway", "--stream", "--concurrency", "1", "16"],
     "workers": ["bench.gateway", "--systems", "stub", "leyden", "leyden, 2 workers", "--baseline", "leyden"],
+    "fsync": ["bench.gateway", "--systems", "stub", "leyden", "leyden, fsync always", "--baseline", "leyden"],
     "growing-rollout": ["bench.growing_rollout"],
     "live-rollouts": ["bench.live_rollouts"],
     "endurance": ["bench.endurance"],

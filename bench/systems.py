@@ -195,13 +195,14 @@ class Leyden:
     """Leyden's gateway over a Redis of its own."""
 
     workers: int = 1
+    appendfsync: str = "everysec"
     env: Mapping[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
     async def __call__(self, setting: Setting) -> AsyncIterator[System]:
         port = free_port()
-        name = f"leyden-{self.workers}"
-        with RedisServer(setting.folder / f"{name}-redis") as server:
+        name = f"leyden-{self.workers}-{self.appendfsync}"
+        with RedisServer(setting.folder / f"{name}-redis", appendfsync=self.appendfsync) as server:
             env = {
                 "LEYDEN_HOST": "127.0.0.1",
                 "LEYDEN_PORT": str(port),
@@ -253,6 +254,7 @@ SYSTEMS: dict[str, Starts] = {
     "rllm-model-gateway": rllm_model_gateway,
     "leyden": Leyden(),
     "leyden, 2 workers": Leyden(workers=2),
+    "leyden, fsync always": Leyden(appendfsync="always"),
 }
 """Every system by its name on the command line and in the tables."""
 

@@ -43,7 +43,7 @@ RECIPES = {
             server_threads=2,
             server_cache="512M",
             slots=16,
-            minutes=14,
+            minutes=13,
         ),
         Recipe(
             model="tiny",

@@ -33,7 +33,6 @@ class Up:
         """Start it and wait until it says that it is up."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("LEYDEN_", "AGL_"))}
         environment |= {"LEYDEN_LEASE_SECONDS": "3", "LEYDEN_SHUTDOWN_GRACE_SECONDS": "5"}
-        environment["LEYDEN_REDIS_APPENDFSYNC"] = "always"  # its Redis is killed, on a disk that may be busy
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leyden.cli.main", "up"),
             *("--data-dir", str(self.folder), "--port", str(self._port), "--slots", "8", "--model", "stub-model"),

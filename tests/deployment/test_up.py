@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis.asyncio import Redis
 
 from leyden import deployment
 from leyden.log import Log
@@ -81,6 +82,15 @@ async def test_a_killed_service_costs_no_rollout_and_doubles_nothing(up: Up, mod
         if victim != "leyden_gateway":
             assert kinds.count("model_request") == CALLS
     await log.close()
+
+
+async def test_what_is_on_record_is_on_disk_unless_told_otherwise(up: Up) -> None:
+    known = deployment.load(up.folder)
+    assert known is not None
+
+    async with Redis.from_url(known.redis_url, decode_responses=True) as redis:
+        settings = await redis.config_get("appendonly", "appendfsync")
+    assert settings == {"appendonly": "yes", "appendfsync": "always"}
 
 
 @pytest.mark.timeout(240)

@@ -39,10 +39,10 @@ _MAX_DEATHS_PER_MINUTE = 5
 
 
 class AppendFsync(StrEnum):
-    """Redis's own setting: `always` survives more, see docs/architecture.md."""
+    """Redis's own setting: what each survives is in docs/architecture.md."""
 
-    EVERYSEC = "everysec"
     ALWAYS = "always"
+    EVERYSEC = "everysec"
 
 
 class Stopping:
@@ -138,7 +138,7 @@ def up(
     model: Annotated[str | None, typer.Option(envvar="LEYDEN_MODEL", help="Model name of run `default`.")] = None,
     appendfsync: Annotated[
         AppendFsync, typer.Option(envvar="LEYDEN_REDIS_APPENDFSYNC", help="When Redis has the disk write.")
-    ] = AppendFsync.EVERYSEC,
+    ] = AppendFsync.ALWAYS,
 ) -> None:
     """Bring up everything that agents need on one machine: Redis, a gateway, a controller."""
     stopping = Stopping()

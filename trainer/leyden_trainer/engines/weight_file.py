@@ -39,7 +39,7 @@ class WeightFileEngine(CheckpointEngine):
         gathered: dict[str, torch.Tensor] = {}
         for name, weight in weights:
             if self._writes:  # a copy for each name: tied parameters share memory, which safetensors refuses
-                gathered[name] = weight.detach().to("cpu").contiguous().clone()
+                gathered[name] = weight.detach().to("cpu", copy=True).contiguous()
         if not self._writes:
             return {}
         write_weights(self._directory, gathered, str(global_steps))
