@@ -12,8 +12,8 @@ BIN := .venv/bin
 .PHONY: help env vllm-env lint test test-fast fuzz demo bench gpu-smoke clean
 
 help:
-	@echo "make test        set up what is missing and run every test (about 10 minutes to set up)"
-	@echo "make test-fast   the tests that need neither verl nor vLLM (about 10 minutes)"
+	@echo "make test        set up what is missing and run every test (about half an hour on two cores)"
+	@echo "make test-fast   the tests that need neither verl nor vLLM (about 15 minutes)"
 	@echo "make fuzz        10,000 requests made from the API's description (about 5 minutes)"
 	@echo "make demo        train SmolLM2-135M on a real agent; MODEL=tiny for a random model in a few minutes"
 	@echo "make lint        ruff and pyright"

@@ -7,6 +7,8 @@ Invariants:
 - after SIGTERM the command has SECONDS to end; then it and its process group are killed;
 - when the command has ended, whatever it left behind in its process group is killed;
 - the exit code is the command's, or 128 and the number of the signal that ended it.
+
+Who kills this process itself with SIGKILL has the command get SIGTERM, and no more than that.
 """
 
 import contextlib
@@ -29,6 +31,8 @@ def keep(command: Sequence[str], seconds: float) -> int:
     """
     # From before it starts: a SIGTERM that comes earlier than the first `sigwait` is still pending then.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    # A starter that ignores it hands that down, and the command's end would go unseen.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     process = subprocess.Popen(command, preexec_fn=_apart)
     while process.poll() is None:
         if signal.sigwait(_AWAITED) == signal.SIGTERM:

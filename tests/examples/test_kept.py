@@ -104,6 +104,17 @@ def test_the_exit_code_is_the_commands(code, expected):
     assert subprocess.run(kept(5, "sh", "-c", code), timeout=30, check=False).returncode == expected
 
 
+def test_the_commands_end_is_seen_although_the_starter_ignores_that_of_its_children():
+    keeper = subprocess.Popen(
+        kept(5, "sh", "-c", "exit 3"), preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    )
+    try:
+        assert keeper.wait(20) == 3
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
 def test_what_a_command_left_running_ends_with_it(tmp_path):
     pids = tmp_path / "pids"
     code = f"sleep 600 & echo $! > {pids}.new; mv {pids}.new {pids}"
